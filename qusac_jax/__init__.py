@@ -1,0 +1,1 @@
+"""Epistemic uncertainty about values, in JAX."""
