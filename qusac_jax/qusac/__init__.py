@@ -1,0 +1,1 @@
+"""QU-SAC: model-based actor-critic that learns and uses the variance of its values."""

@@ -1,0 +1,288 @@
+"""QU-SAC as pure functions: one step of Algorithm 2 from the pieces beside this module.
+
+Written for one run; callers `vmap` over seeds. `config` and `task` are static under `jit`, and the
+state is meant to be donated: its buffers are large and change in place.
+
+Axes: N members, M critics per member, B batch, O observation size, D action size.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from qusac_jax.qusac import dynamics as dynamics_lib
+from qusac_jax.qusac import learner as learner_lib
+from qusac_jax.qusac import networks, replay, rollouts
+from qusac_jax.qusac.config import Config
+
+Metrics = dict[str, jax.Array]
+
+
+def never(observation: jax.Array, action: jax.Array, next_observation: jax.Array) -> jax.Array:
+    """Termination of a task that only time limits end: `[..., O] -> [...]` all false."""
+    del observation, action
+    return jnp.zeros(next_observation.shape[:-1], bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What the agent must know of its environment; hashable."""
+
+    observation_size: int  # O
+    action_size: int  # D, every action in [-1, 1]
+    termination: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] = never
+
+
+class TrainState(NamedTuple):
+    """Everything that a run needs to continue, but for the environment."""
+
+    learner: learner_lib.Learner
+    dynamics: dynamics_lib.Dynamics | None  # None without a model
+    replay: replay.Buffer  # D
+    model_data: replay.Buffer | None  # D_model
+    member_data: replay.Buffer | None  # D_1..D_N, leaves [N, ...]
+    key: chex.PRNGKey
+
+
+def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
+    """Random networks and empty buffers.
+
+    Args:
+        key: consumed; one per run.
+        config: hyperparameters.
+        task: sizes and termination of the environment.
+
+    Returns:
+        The state before the first step.
+    """
+    key_learner, key_dynamics, key_run = jax.random.split(key, 3)
+    sizes = (task.observation_size, task.action_size)
+    dynamics = model_data = member_data = None
+    if config.uses_model:
+        dynamics = dynamics_lib.init(
+            _dynamics_model(config, task),
+            key_dynamics,
+            action_size=task.action_size,
+            learning_rate=config.dynamics_learning_rate,
+        )
+        capacity = model_capacity(config)
+        model_data = replay.init(capacity, *sizes)
+        if config.critic_data == "member":
+            empty = replay.init(capacity, *sizes)
+            member_data = jax.tree.map(
+                lambda x: jnp.zeros((config.num_members, *x.shape), x.dtype), empty
+            )
+    return TrainState(
+        learner=learner_lib.init(key_learner, config, *sizes),
+        dynamics=dynamics,
+        replay=replay.init(config.replay_capacity, *sizes),
+        model_data=model_data,
+        member_data=member_data,
+        key=key_run,
+    )
+
+
+def model_capacity(config: Config) -> int:
+    """Transitions that D_model and each D_i hold: L F k Δ, with L F rounded up to whole chunks."""
+    chunks, size = rollouts.num_chunks(_num_rollouts(config), config.num_members)
+    return chunks * size * config.rollout_length * config.retain_refreshes
+
+
+def collect(
+    state: TrainState,
+    transition: replay.Transition,
+    observation: jax.Array,
+    *,
+    config: Config,
+    task: Task,
+) -> tuple[TrainState, jax.Array]:
+    """Stores a transition and acts, without learning: a step of the warm-up.
+
+    Args:
+        state: donated.
+        transition: unbatched, what the last action led to.
+        observation: `[O]`, what to act on now.
+        config: hyperparameters.
+        task: the environment's sizes.
+
+    Returns:
+        The state and the next action `[D]`.
+    """
+    key, key_act = jax.random.split(state.key)
+    state = state._replace(replay=_store(state.replay, transition), key=key)
+    return state, act(state.learner.actor, observation, key_act, config=config, task=task)
+
+
+def train_step(
+    state: TrainState,
+    transition: replay.Transition,
+    observation: jax.Array,
+    *,
+    config: Config,
+    task: Task,
+) -> tuple[TrainState, jax.Array, Metrics]:
+    """Stores a transition, does G gradient updates, acts (Algorithm 2, lines 9-13).
+
+    Args:
+        state: donated. `refresh` must have filled the model's buffers.
+        transition: unbatched, what the last action led to.
+        observation: `[O]`, what to act on now.
+        config: hyperparameters.
+        task: the environment's sizes.
+
+    Returns:
+        The state, the next action `[D]` and the metrics of the last update, `[]` each.
+    """
+    key, key_update, key_act = jax.random.split(state.key, 3)
+    state = state._replace(replay=_store(state.replay, transition), key=key)
+
+    def update(learner: learner_lib.Learner, key: chex.PRNGKey):
+        key_batch, key_update = jax.random.split(key)
+        batches = _sample_batches(state, key_batch, config)
+        return learner_lib.update(learner, *batches, state.dynamics, key_update, config=config)
+
+    keys = jax.random.split(key_update, config.updates_per_step)
+    learner, metrics = jax.lax.scan(update, state.learner, keys)
+    state = state._replace(learner=learner)
+    action = act(learner.actor, observation, key_act, config=config, task=task)
+    return state, action, jax.tree.map(lambda x: x[-1], metrics)
+
+
+def refresh(
+    state: TrainState, *, config: Config, task: Task
+) -> tuple[TrainState, dynamics_lib.FitReport]:
+    """Fits the dynamics on D and fills the model's buffers (Algorithm 2, lines 5-8).
+
+    Called every F environment steps, by the host: under `vmap` a `cond` would run it every step.
+
+    Args:
+        state: donated; its replay buffer holds at least two transitions.
+        config: hyperparameters; `uses_model` must hold.
+        task: the environment's sizes and termination.
+
+    Returns:
+        The state and how the fit went.
+
+    Raises:
+        ValueError: if the agent has no model.
+    """
+    if state.dynamics is None or state.model_data is None:
+        raise ValueError("refresh needs dynamics, but critic_data 'replay' trains without a model")
+    key, key_fit, key_roll = jax.random.split(state.key, 3)
+    model = _dynamics_model(config, task)
+    dynamics, report = dynamics_lib.fit(
+        model,
+        state.dynamics,
+        state.replay,
+        key_fit,
+        batch_size=config.batch_size,
+        learning_rate=config.dynamics_learning_rate,
+        patience=config.fit_patience,
+        improvement=config.fit_improvement,
+        max_epochs=config.fit_max_epochs,
+        holdout_every=config.holdout_every,
+        normalize_inputs=config.normalize_inputs,
+    )
+
+    def policy(observation: jax.Array, key: chex.PRNGKey) -> jax.Array:
+        return act(state.learner.actor, observation, key, config=config, task=task)
+
+    model_data, member_data = rollouts.refill(
+        model,
+        dynamics,
+        policy,
+        task.termination,
+        state.replay,
+        state.model_data,
+        state.member_data,
+        key_roll,
+        num_rollouts=_num_rollouts(config),
+        length=config.rollout_length,
+    )
+    state = state._replace(
+        dynamics=dynamics, model_data=model_data, member_data=member_data, key=key
+    )
+    return state, report
+
+
+def act(
+    actor: networks.Params,
+    observation: jax.Array,
+    key: chex.PRNGKey | None = None,
+    *,
+    config: Config,
+    task: Task,
+) -> jax.Array:
+    """The policy's action, `[..., O] -> [..., D]`: drawn with `key`, the mean action without."""
+    module = networks.Actor(config.actor_hidden, task.action_size)
+    if key is None:
+        return networks.mean_action(module, actor, observation)
+    return networks.sample_action(module, actor, observation, key)[0]
+
+
+def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config) -> Metrics:
+    """What tells a person why a run explores or not, on a large batch of model states.
+
+    Args:
+        state: not donated.
+        key: consumed.
+        config: hyperparameters.
+
+    Returns:
+        Named scalars: `mean_q`, `mean_sqrt_u`, `max_sqrt_u`, `sqrt_u_bound` (the largest sqrt(U)
+        that the local uncertainty of recent batches allows), `critic_spread` (root of the mean
+        variance over members), `alpha`, `rewarded_share_replay`, `rewarded_share_model`,
+        `replay_size`.
+    """
+    source = state.replay if state.model_data is None else state.model_data
+    key_batch, key_values = jax.random.split(key)
+    batch = replay.sample(source, key_batch, 8 * config.batch_size)
+    metrics = learner_lib.describe_values(
+        state.learner,
+        batch.observation,
+        key_values,
+        action_size=batch.action.shape[-1],
+        config=config,
+    )
+    share = lambda buffer: replay.rewarded_share(buffer, config.reward_threshold)
+    return metrics | {
+        "rewarded_share_replay": share(state.replay),
+        "rewarded_share_model": share(source),
+        "replay_size": state.replay.size,
+    }
+
+
+def _sample_batches(
+    state: TrainState, key: chex.PRNGKey, config: Config
+) -> tuple[replay.Transition, replay.Transition]:
+    """One batch per critic group `[N, B, ...]`, and one for U-net and actor `[B, ...]`."""
+    key_critic, key_policy = jax.random.split(key)
+    size = config.batch_size
+    shared = state.replay if state.model_data is None else state.model_data
+    if state.member_data is not None:
+        keys = jax.random.split(key_critic, config.num_members)
+        critic = jax.vmap(lambda b, k: replay.sample(b, k, size))(state.member_data, keys)
+    else:
+        critic = jax.tree.map(lambda x: x[None], replay.sample(shared, key_critic, size))
+    return critic, replay.sample(shared, key_policy, size)
+
+
+def _store(buffer: replay.Buffer, transition: replay.Transition) -> replay.Buffer:
+    return replay.add(buffer, jax.tree.map(lambda x: jnp.asarray(x)[None], transition))
+
+
+def _dynamics_model(config: Config, task: Task) -> networks.Dynamics:
+    return networks.Dynamics(
+        config.dynamics_hidden,
+        task.observation_size,
+        config.num_members,
+        config.dynamics_init_scale,
+    )
+
+
+def _num_rollouts(config: Config) -> int:
+    return config.rollouts_per_step * config.fit_every

@@ -1,0 +1,244 @@
+"""The probabilistic ensemble: maximum-likelihood fit with early stopping, and prediction.
+
+Axes: N members, B batch, O observation size, D action size, C capacity of the buffer.
+"""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from qusac_jax.qusac import networks, replay
+
+
+class Dynamics(NamedTuple):
+    """Weights of N Gaussian models, their optimiser, and the scaling of their inputs."""
+
+    params: networks.Params  # leaves lead with N
+    opt_state: optax.OptState
+    input_mean: jax.Array  # [O + D]
+    input_std: jax.Array  # [O + D], positive
+
+
+class FitReport(NamedTuple):
+    """How a fit went."""
+
+    holdout_mse: jax.Array  # [N] squared error of the mean on held-out data, (s' - s, r) units
+    train_loss: jax.Array  # [N] negative log-likelihood of the last epoch
+    epochs: jax.Array  # [] int32, epochs run
+
+
+class _Progress(NamedTuple):
+    params: networks.Params
+    opt_state: optax.OptState
+    best_params: networks.Params
+    best_mse: jax.Array  # [N]
+    train_loss: jax.Array  # [N]
+    stale: jax.Array  # [] epochs since a member improved
+    epoch: jax.Array  # []
+    key: chex.PRNGKey
+
+
+def init(
+    model: networks.Dynamics,
+    key: chex.PRNGKey,
+    *,
+    action_size: int,
+    learning_rate: float,
+) -> Dynamics:
+    """Random weights, no scaling of the inputs."""
+    input_size = model.observation_size + action_size
+    params = model.init(key, jnp.zeros((1, input_size)))
+    return Dynamics(
+        params=params,
+        opt_state=optax.adam(learning_rate).init(params),
+        input_mean=jnp.zeros(input_size),
+        input_std=jnp.ones(input_size),
+    )
+
+
+def predict(
+    model: networks.Dynamics, dynamics: Dynamics, observation: jax.Array, action: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Gaussian over the next observation and the reward, per member.
+
+    Args:
+        model: the module.
+        dynamics: its weights.
+        observation: `[B, O]`, the same for all members, or `[N, B, O]`.
+        action: `[B, D]` or `[N, B, D]`.
+
+    Returns:
+        Mean `[N, B, O + 1]` of (s', r), the reward last, and the standard deviation likewise.
+    """
+    mean, log_var = networks.apply(model, dynamics.params, _inputs(dynamics, observation, action))
+    mean = mean.at[..., :-1].add(observation)
+    return mean, jnp.exp(0.5 * log_var)
+
+
+def fit(
+    model: networks.Dynamics,
+    dynamics: Dynamics,
+    buffer: replay.Buffer,
+    key: chex.PRNGKey,
+    *,
+    batch_size: int,
+    learning_rate: float,
+    patience: int,
+    improvement: float,
+    max_epochs: int,
+    holdout_every: int,
+    normalize_inputs: bool,
+) -> tuple[Dynamics, FitReport]:
+    """Maximum-likelihood training of all members on the buffer (Algorithm 2, line 5).
+
+    Every `holdout_every`-th slot of the buffer is never trained on, in this call or a later one,
+    so the held-out error is honest although the weights carry over from call to call. Each member
+    shuffles the rest for itself. Training stops when for `patience` epochs no member has lowered
+    its held-out error by the share `improvement`; each member keeps its best weights. The first
+    epoch is always accepted: against the weights from before it, which fit the previous data, the
+    comparison would freeze the model while the data changes.
+
+    Array shapes do not depend on how full the buffer is, so nothing recompiles as it grows.
+
+    Args:
+        model: the module.
+        dynamics: where to start from.
+        buffer: with at least two transitions.
+        key: consumed.
+        batch_size: B.
+        learning_rate: of Adam.
+        patience: epochs.
+        improvement: relative, in [0, 1].
+        max_epochs: cap.
+        holdout_every: at least 2.
+        normalize_inputs: whether to recompute the scaling of the inputs from the buffer.
+
+    Returns:
+        The fitted ensemble and a report.
+    """
+    if normalize_inputs:
+        dynamics = _with_input_statistics(dynamics, buffer)
+    optimizer = optax.adam(learning_rate)
+    num_members = model.num_members
+    capacity = buffer.data.reward.shape[0]
+    max_train = capacity - capacity // holdout_every
+    num_holdout = (buffer.size + holdout_every - 1) // holdout_every
+    num_train = buffer.size - num_holdout
+
+    def loss(params: networks.Params, slots: jax.Array, weight: jax.Array):
+        inputs, targets = _examples(dynamics, buffer, slots)
+        mean, log_var = networks.apply(model, params, inputs)
+        nll = jnp.mean(jnp.square(mean - targets) * jnp.exp(-log_var) + log_var, axis=-1)
+        per_member = jnp.sum(nll * weight, axis=-1) / jnp.sum(weight)
+        bounds = params["params"]
+        spread = jnp.sum(bounds["max_log_var"]) - jnp.sum(bounds["min_log_var"])
+        return jnp.sum(per_member) + 0.01 * spread, per_member
+
+    def run_epoch(progress: _Progress) -> _Progress:
+        key, key_shuffle = jax.random.split(progress.key)
+        order = _shuffle(key_shuffle, num_train, max_train, num_members)
+
+        def step(i: jax.Array, carry):
+            params, opt_state, total = carry
+            index = i * batch_size + jnp.arange(batch_size)
+            # Training slots are those whose number is no multiple of holdout_every.
+            rank = jnp.take(order, index, axis=1, mode="clip")
+            slots = rank + rank // (holdout_every - 1) + 1
+            weight = (index < num_train).astype(jnp.float32)
+            (_, per_member), grads = jax.value_and_grad(loss, has_aux=True)(params, slots, weight)
+            updates, opt_state = optimizer.update(grads, opt_state)
+            return optax.apply_updates(params, updates), opt_state, total + per_member
+
+        num_steps = (num_train + batch_size - 1) // batch_size
+        params, opt_state, total = jax.lax.fori_loop(
+            0, num_steps, step, (progress.params, progress.opt_state, jnp.zeros(num_members))
+        )
+        mse = _holdout_mse(model, dynamics._replace(params=params), buffer, holdout_every)
+        first = progress.epoch == 0
+        better = first | (mse < progress.best_mse * (1.0 - improvement))  # [N]
+
+        def keep(new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+        return _Progress(
+            params=params,
+            opt_state=opt_state,
+            best_params=jax.tree.map(keep, params, progress.best_params),
+            best_mse=jnp.where(better, mse, progress.best_mse),
+            train_loss=total / jnp.maximum(num_steps, 1),
+            stale=jnp.where(jnp.any(better), 0, progress.stale + 1),
+            epoch=progress.epoch + 1,
+            key=key,
+        )
+
+    def unfinished(progress: _Progress) -> jax.Array:
+        return (progress.stale < patience) & (progress.epoch < max_epochs)
+
+    start = _Progress(
+        params=dynamics.params,
+        opt_state=dynamics.opt_state,
+        best_params=dynamics.params,
+        best_mse=jnp.full(num_members, jnp.inf),
+        train_loss=jnp.zeros(num_members),
+        stale=jnp.int32(0),
+        epoch=jnp.int32(0),
+        key=key,
+    )
+    end = jax.lax.while_loop(unfinished, run_epoch, start)
+    report = FitReport(end.best_mse, end.train_loss, end.epoch)
+    return dynamics._replace(params=end.best_params, opt_state=end.opt_state), report
+
+
+def _shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_members: int) -> jax.Array:
+    """`[N, max_length]`: in each row, a random order of 0..length - 1 comes first."""
+    draws = jax.random.uniform(key, (num_members, max_length))
+    return jnp.argsort(jnp.where(jnp.arange(max_length) < length, draws, jnp.inf), axis=-1)
+
+
+def _inputs(dynamics: Dynamics, observation: jax.Array, action: jax.Array) -> jax.Array:
+    inputs = jnp.concatenate([observation, action], axis=-1)
+    return (inputs - dynamics.input_mean) / dynamics.input_std
+
+
+def _examples(
+    dynamics: Dynamics, buffer: replay.Buffer, slots: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Inputs `[..., O + D]` and targets (s' - s, r) `[..., O + 1]` at the slots `[...]`."""
+    batch = jax.tree.map(lambda x: x[slots], buffer.data)
+    delta = batch.next_observation - batch.observation
+    targets = jnp.concatenate([delta, batch.reward[..., None]], axis=-1)
+    return _inputs(dynamics, batch.observation, batch.action), targets
+
+
+def _holdout_mse(
+    model: networks.Dynamics, dynamics: Dynamics, buffer: replay.Buffer, holdout_every: int
+) -> jax.Array:
+    """`[N]` mean squared error on slots 0, holdout_every, 2 holdout_every, ..."""
+    num_holdout = (buffer.size + holdout_every - 1) // holdout_every
+    chunk = 256
+
+    def add_chunk(i: jax.Array, total: jax.Array) -> jax.Array:
+        index = i * chunk + jnp.arange(chunk)
+        slots = jnp.minimum(index * holdout_every, buffer.data.reward.shape[0] - 1)
+        inputs, targets = _examples(dynamics, buffer, slots)
+        mean, _ = networks.apply(model, dynamics.params, inputs)
+        error = jnp.mean(jnp.square(mean - targets), axis=-1)
+        return total + jnp.sum(jnp.where(index < num_holdout, error, 0.0), axis=-1)
+
+    num_chunks = (num_holdout + chunk - 1) // chunk
+    total = jax.lax.fori_loop(0, num_chunks, add_chunk, jnp.zeros(model.num_members))
+    return total / jnp.maximum(num_holdout, 1)
+
+
+def _with_input_statistics(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:
+    inputs = jnp.concatenate([buffer.data.observation, buffer.data.action], axis=-1)
+    valid = (jnp.arange(inputs.shape[0]) < buffer.size)[:, None]
+    count = jnp.maximum(buffer.size, 1)
+    mean = jnp.sum(jnp.where(valid, inputs, 0.0), axis=0) / count
+    var = jnp.sum(jnp.where(valid, jnp.square(inputs - mean), 0.0), axis=0) / count
+    # A constant input carries no information; dividing by its deviation would carry noise.
+    std = jnp.where(var > 1e-12, jnp.sqrt(var), 1.0)
+    return dynamics._replace(input_mean=mean, input_std=std)

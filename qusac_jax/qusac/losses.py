@@ -1,0 +1,124 @@
+"""One function per equation of QU-SAC's update; all act elementwise on leading axes.
+
+Axes: N members, M critics per member, B batch.
+"""
+
+import jax
+import jax.numpy as jnp
+
+# Below this variance the standard deviation is taken as constant: sqrt has no slope at 0.
+_MIN_VARIANCE = 1e-12
+
+
+def symlog(x: jax.Array) -> jax.Array:
+    """sign(x) log(|x| + 1) (Hafner et al., 2023)."""
+    return jnp.sign(x) * jnp.log1p(jnp.abs(x))
+
+
+def safe_sqrt(x: jax.Array) -> jax.Array:
+    """Square root with gradient 0 instead of infinity at 0."""
+    positive = x > _MIN_VARIANCE
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
+
+
+def group_value(q: jax.Array) -> jax.Array:
+    """Q_i = min_j Q_ij (section 5.4), `[N, M, B] -> [N, B]`."""
+    return jnp.min(q, axis=-2)
+
+
+def critic_target(
+    reward: jax.Array,
+    terminated: jax.Array,
+    next_q: jax.Array,
+    next_log_prob: jax.Array,
+    temperature: jax.Array | float,
+    discount: float,
+) -> jax.Array:
+    """y = r + γ (min_j Q_ij(s', a') - α log π(a' | s')), below eq. (10).
+
+    A terminated transition is not bootstrapped; a truncated one is.
+
+    Args:
+        reward: `[N, B]`.
+        terminated: `[N, B]` bool.
+        next_q: `[N, M, B]` target critics at a' drawn from the policy at s'.
+        next_log_prob: `[N, B]` of those actions.
+        temperature: α.
+        discount: γ.
+
+    Returns:
+        `[N, B]`, through which no gradient flows.
+    """
+    soft_value = group_value(next_q) - temperature * next_log_prob
+    return jax.lax.stop_gradient(reward + discount * jnp.where(terminated, 0.0, soft_value))
+
+
+def critic_loss(q: jax.Array, target: jax.Array) -> jax.Array:
+    """Squared Bellman residual, eq. (10): mean over the batch, summed over the N x M critics.
+
+    Args:
+        q: `[N, M, B]`.
+        target: `[N, B]`.
+
+    Returns:
+        `[]`.
+    """
+    return jnp.sum(jnp.mean(jnp.square(q - target[..., None, :]), axis=-1))
+
+
+def unet_target(
+    local: jax.Array, terminated: jax.Array, next_log_u: jax.Array, discount: float
+) -> jax.Array:
+    """z = local + γ² U(s', a'), below eq. (13), with the minimum over U-nets.
+
+    Args:
+        local: `[B]` what is propagated: γ² times the local uncertainty, plus the variance of the
+            reward where it is not part of that.
+        terminated: `[B]` bool; such transitions are not bootstrapped.
+        next_log_u: `[num_unets, B]` log U of the target networks at a' drawn at s'.
+        discount: γ.
+
+    Returns:
+        `[B]`, through which no gradient flows.
+    """
+    next_u = jnp.exp(jnp.min(next_log_u, axis=0))
+    return jax.lax.stop_gradient(local + discount**2 * jnp.where(terminated, 0.0, next_u))
+
+
+def unet_loss(log_u: jax.Array, target: jax.Array) -> jax.Array:
+    """(symlog(z) - softplus output)², eq. (13): mean over the batch, summed over U-nets.
+
+    Args:
+        log_u: `[num_unets, B]`, the U-net's last linear output; its softplus is symlog(U).
+        target: `[B]` z.
+
+    Returns:
+        `[]`.
+    """
+    return jnp.sum(jnp.mean(jnp.square(symlog(target) - jax.nn.softplus(log_u)), axis=-1))
+
+
+def actor_loss(
+    q: jax.Array, std: jax.Array, log_prob: jax.Array, temperature: jax.Array | float, risk: float
+) -> jax.Array:
+    """Minus the objective of eq. (14): mean_i min_j Q_ij + λ sqrt(U) - α log π.
+
+    Args:
+        q: `[N, M, B]` at an action reparametrised from the policy.
+        std: `[B]` sqrt(U) there.
+        log_prob: `[B]`.
+        temperature: α.
+        risk: λ.
+
+    Returns:
+        `[]`.
+    """
+    mean_q = jnp.mean(group_value(q), axis=0)
+    return -jnp.mean(mean_q + risk * std - temperature * log_prob)
+
+
+def temperature_loss(
+    log_temperature: jax.Array, log_prob: jax.Array, target_entropy: float
+) -> jax.Array:
+    """-log α (log π + target entropy): raises α while the policy's entropy is below target."""
+    return -log_temperature * jax.lax.stop_gradient(jnp.mean(log_prob) + target_entropy)

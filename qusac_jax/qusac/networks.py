@@ -1,0 +1,211 @@
+"""Networks as flax modules, stacked along leading ensemble axes, and the policy distribution.
+
+Axes: N members, M critics per member, B batch, O observation size, D action size. Every module
+takes inputs `[..., B, features]`; a module with a `stack` holds one set of weights per element of
+it and returns `[*stack, B, features]`. Stacked products are one batched matrix product, which XLA
+runs faster on CPU than a mapped module.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import chex
+import distrax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+Params = Any  # nested dict of arrays
+
+# Range of log standard deviations of the policy, as in common SAC implementations.
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+# Cap of the U-net's pre-activation: U below e^40 keeps symexp and its gradient finite in float32.
+LOG_U_MAX = 40.0
+
+
+def stacked(init: nn.initializers.Initializer, stack: Sequence[int]) -> Callable[..., jax.Array]:
+    """An initializer that draws independently for every element of the leading axes `stack`."""
+
+    def stacked_init(key: chex.PRNGKey, shape: Sequence[int], dtype=jnp.float32) -> jax.Array:
+        inner = tuple(shape[len(stack) :])
+        draw: Any = lambda key: init(key, inner, dtype)
+        for _ in stack:
+            draw = jax.vmap(draw)
+        return draw(jax.random.split(key, tuple(stack)) if stack else key)
+
+    return stacked_init
+
+
+class Dense(nn.Module):
+    """An affine layer per element of `stack`: `[*stack | ..., B, I] -> [*stack, B, features]`."""
+
+    features: int
+    stack: tuple[int, ...] = ()
+    kernel_init: nn.initializers.Initializer = nn.initializers.orthogonal()
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Applies the layer; leading axes of `x` broadcast against `stack`."""
+        kernel = self.param(
+            "kernel",
+            stacked(self.kernel_init, self.stack),
+            (*self.stack, x.shape[-1], self.features),
+        )
+        bias = self.param("bias", nn.initializers.zeros, (*self.stack, self.features))
+        return jnp.matmul(x, kernel) + (bias[..., None, :] if self.stack else bias)
+
+
+class MLP(nn.Module):
+    """A multi-layer perceptron per element of `stack`, linear at the end."""
+
+    hidden: tuple[int, ...]
+    features: int
+    stack: tuple[int, ...] = ()
+    activation: Callable[[jax.Array], jax.Array] = nn.tanh
+    kernel_init: nn.initializers.Initializer = nn.initializers.orthogonal()
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[*stack | ..., B, I] -> [*stack, B, features]`."""
+        for size in self.hidden:
+            x = self.activation(Dense(size, self.stack, self.kernel_init)(x))
+        return Dense(self.features, self.stack, self.kernel_init)(x)
+
+
+class Actor(nn.Module):
+    """Mean and log standard deviation of the Gaussian before the tanh."""
+
+    hidden: tuple[int, ...]
+    action_size: int
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """`[..., O] -> ([..., D], [..., D])`."""
+        output = MLP(self.hidden, 2 * self.action_size)(observation)
+        mean, log_std = jnp.split(output, 2, axis=-1)
+        return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
+
+
+class Critic(nn.Module):
+    """N groups of M action-value functions."""
+
+    hidden: tuple[int, ...]
+    num_groups: int
+    num_critics: int
+    init_gain: float = 1.0
+
+    @nn.compact
+    def __call__(self, observation: jax.Array, action: jax.Array) -> jax.Array:
+        """`[B, O], [B, D]` (all see the same) or `[N, B, O], [N, B, D]` -> `[N, M, B]`."""
+        x = jnp.concatenate([observation, action], axis=-1)
+        if x.ndim == 3:
+            x = x[:, None]
+        mlp = MLP(
+            self.hidden,
+            1,
+            (self.num_groups, self.num_critics),
+            kernel_init=nn.initializers.orthogonal(self.init_gain),
+        )
+        return mlp(x)[..., 0]
+
+
+class UNet(nn.Module):
+    """Epistemic variance of the value at (s, a), as log U.
+
+    The paper's network ends in a softplus and predicts symlog(U) (section 4.2). With
+    x the last linear output, symexp(softplus(x)) = exp(x): the linear output *is* log U. Returning
+    it gives sqrt(U) = exp(x / 2), whose gradient is finite where that of sqrt at U = 0 is not.
+    """
+
+    hidden: tuple[int, ...]
+    num_unets: int = 1
+    init_gain: float = 1.0
+
+    @nn.compact
+    def __call__(self, observation: jax.Array, action: jax.Array) -> jax.Array:
+        """`[B, O], [B, D] -> [num_unets, B]` log U, capped at `LOG_U_MAX`."""
+        mlp = MLP(
+            self.hidden,
+            1,
+            (self.num_unets,),
+            kernel_init=nn.initializers.orthogonal(self.init_gain),
+        )
+        log_u = mlp(jnp.concatenate([observation, action], axis=-1))[..., 0]
+        return jnp.minimum(log_u, LOG_U_MAX)
+
+
+class Dynamics(nn.Module):
+    """N Gaussian models of (s' - s, r) given (s, a)."""
+
+    hidden: tuple[int, ...]
+    observation_size: int
+    num_members: int
+    init_scale: float = 2.0
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """`[B, O + D]` or `[N, B, O + D]` -> mean and log variance, `[N, B, O + 1]` each."""
+        size = self.observation_size + 1
+        stack = (self.num_members,)
+        output = MLP(
+            self.hidden,
+            2 * size,
+            stack,
+            activation=nn.silu,
+            kernel_init=_truncated_normal(self.init_scale),
+        )(inputs)
+        mean, raw = jnp.split(output, 2, axis=-1)
+        upper = self.param("max_log_var", nn.initializers.constant(0.5), (*stack, size))
+        lower = self.param("min_log_var", nn.initializers.constant(-10.0), (*stack, size))
+        # Soft bounds (Chua et al., 2018, appendix A): extrapolated variances stay reasonable.
+        raw = upper[:, None] - jax.nn.softplus(upper[:, None] - raw)
+        return mean, lower[:, None] + jax.nn.softplus(raw - lower[:, None])
+
+
+def _truncated_normal(scale: float) -> nn.initializers.Initializer:
+    """Truncated normal with standard deviation scale / (2 sqrt(fan_in))."""
+
+    def init(key: chex.PRNGKey, shape: Sequence[int], dtype=jnp.float32) -> jax.Array:
+        std = scale / (2.0 * jnp.sqrt(shape[0]))
+        return std * jax.random.truncated_normal(key, -2.0, 2.0, tuple(shape), dtype)
+
+    return init
+
+
+def apply(module: nn.Module, params: Params, *inputs: jax.Array) -> Any:
+    """The module's output; one place for flax's loose type."""
+    return module.apply(params, *inputs)
+
+
+def policy_distribution(mean: jax.Array, log_std: jax.Array) -> distrax.Transformed:
+    """Tanh-squashed diagonal Gaussian over actions in (-1, 1), `[..., D]`."""
+    gaussian = distrax.MultivariateNormalDiag(mean, jnp.exp(log_std))
+    return distrax.Transformed(gaussian, distrax.Block(distrax.Tanh(), 1))
+
+
+def sample_action(
+    actor: Actor, params: Params, observation: jax.Array, key: chex.PRNGKey
+) -> tuple[jax.Array, jax.Array]:
+    """Draws actions and their log-probabilities.
+
+    The log-probability comes from the sample before the tanh, so it and its gradient stay finite
+    where the action saturates.
+
+    Args:
+        actor: the module.
+        params: its parameters.
+        observation: `[..., O]`.
+        key: consumed.
+
+    Returns:
+        `[..., D]` actions in [-1, 1] and `[...]` log-densities.
+    """
+    distribution = policy_distribution(*apply(actor, params, observation))
+    action, log_prob = distribution.sample_and_log_prob(seed=key)
+    return action, jnp.asarray(log_prob)
+
+
+def mean_action(actor: Actor, params: Params, observation: jax.Array) -> jax.Array:
+    """The action at the mean of the Gaussian, `[..., O] -> [..., D]`."""
+    mean, _ = apply(actor, params, observation)
+    return jnp.tanh(mean)

@@ -1,0 +1,89 @@
+"""Ring buffers of transitions as pytrees of static capacity and traced size."""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+
+class Transition(NamedTuple):
+    """One step, or any batch of steps along leading axes."""
+
+    observation: jax.Array  # [..., O]
+    action: jax.Array  # [..., D] in [-1, 1]
+    reward: jax.Array  # [...]
+    next_observation: jax.Array  # [..., O] the successor, never the first of a new episode
+    terminated: jax.Array  # [...] bool, true only where the task ended; a time limit is not an end
+
+
+class Buffer(NamedTuple):
+    """The last `capacity` transitions; slots from `size` on have never been written."""
+
+    data: Transition  # [capacity, ...]
+    position: jax.Array  # [] int32, slot of the next write
+    size: jax.Array  # [] int32, number of valid slots
+
+
+def init(capacity: int, observation_size: int, action_size: int) -> Buffer:
+    """An empty buffer in float32."""
+    data = Transition(
+        observation=jnp.zeros((capacity, observation_size)),
+        action=jnp.zeros((capacity, action_size)),
+        reward=jnp.zeros((capacity,)),
+        next_observation=jnp.zeros((capacity, observation_size)),
+        terminated=jnp.zeros((capacity,), bool),
+    )
+    return Buffer(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+
+def add(buffer: Buffer, batch: Transition, mask: jax.Array | None = None) -> Buffer:
+    """Writes the transitions where `mask` is true, in order, over the oldest ones.
+
+    Args:
+        buffer: to write to; donate it, or every call copies it.
+        batch: `[B, ...]`, B at most the capacity.
+        mask: `[B]` bool, default all.
+
+    Returns:
+        The buffer with `sum(mask)` transitions more; what `mask` leaves out takes no slot.
+    """
+    capacity = buffer.data.reward.shape[0]
+    length = batch.reward.shape[0]
+    if length > capacity:
+        raise ValueError(f"batch has {length} transitions, more than the capacity {capacity}")
+    if mask is None:
+        count = jnp.int32(length)
+        slots = (buffer.position + jnp.arange(length, dtype=jnp.int32)) % capacity
+    else:
+        rank = jnp.cumsum(mask.astype(jnp.int32))
+        count = rank[-1]
+        slots = jnp.where(mask, (buffer.position + rank - 1) % capacity, capacity)
+    write = lambda old, new: old.at[slots].set(new.astype(old.dtype), mode="drop")
+    return Buffer(
+        data=jax.tree.map(write, buffer.data, batch),
+        position=(buffer.position + count) % capacity,
+        size=jnp.minimum(buffer.size + count, capacity),
+    )
+
+
+def sample(buffer: Buffer, key: chex.PRNGKey, batch_size: int) -> Transition:
+    """Draws uniformly, with replacement, from the valid slots.
+
+    Args:
+        buffer: holding at least one transition; an empty one yields zeros.
+        key: consumed.
+        batch_size: B.
+
+    Returns:
+        Transitions `[B, ...]`.
+    """
+    slots = jax.random.randint(key, (batch_size,), 0, jnp.maximum(buffer.size, 1))
+    return jax.tree.map(lambda x: x[slots], buffer.data)
+
+
+def rewarded_share(buffer: Buffer, threshold: float) -> jax.Array:
+    """Share of the valid transitions whose reward exceeds `threshold`, `[]` in [0, 1]."""
+    valid = jnp.arange(buffer.data.reward.shape[0]) < buffer.size
+    rewarded = jnp.sum(valid & (buffer.data.reward > threshold))
+    return rewarded / jnp.maximum(buffer.size, 1)

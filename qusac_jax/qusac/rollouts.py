@@ -1,0 +1,152 @@
+"""k-step model rollouts, member-consistent and member-randomized (Algorithm 2, line 8).
+
+Axes: N members, B rollouts per member, K rollout length, O observation size, D action size.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from qusac_jax.qusac import dynamics as dynamics_lib
+from qusac_jax.qusac import networks, replay
+
+Policy = Callable[[jax.Array, chex.PRNGKey], jax.Array]
+Termination = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+# Rollouts that advance together: enough to fill matrix units, few enough to stay in a CPU's cache.
+CHUNK = 2_000
+
+
+def rollout(
+    model: networks.Dynamics,
+    dynamics: dynamics_lib.Dynamics,
+    policy: Policy,
+    termination: Termination,
+    start: jax.Array,
+    key: chex.PRNGKey,
+    *,
+    length: int,
+    randomize_members: bool,
+) -> tuple[replay.Transition, jax.Array]:
+    """Rolls the policy through the learned dynamics, sampling next states and rewards.
+
+    Member-consistent rollouts stay with the member they start with. Member-randomized ones are
+    dealt out anew at every step: a random permutation gives each member the same number, so every
+    rollout meets a uniformly drawn member without any prediction being made and thrown away.
+
+    Args:
+        model: the dynamics module.
+        dynamics: its weights.
+        policy: `(observation [N, B, O], key) -> action [N, B, D]`.
+        termination: `(observation, action, next_observation) -> done`, over leading axes.
+        start: `[N, B, O]` first observations.
+        key: consumed.
+        length: K.
+        randomize_members: which of the two.
+
+    Returns:
+        Transitions `[K, N, B, ...]` and a mask `[K, N, B]`, false after a predicted termination.
+    """
+
+    def step(carry: tuple[jax.Array, jax.Array], key: chex.PRNGKey):
+        observation, alive = carry
+        key_action, key_noise, key_deal = jax.random.split(key, 3)
+        if randomize_members:
+            shape = alive.shape
+            deal = jax.random.permutation(key_deal, alive.size)
+            observation = observation.reshape(alive.size, -1)[deal].reshape(observation.shape)
+            alive = alive.reshape(-1)[deal].reshape(shape)
+        action = policy(observation, key_action)
+        mean, std = dynamics_lib.predict(model, dynamics, observation, action)
+        drawn = mean + std * jax.random.normal(key_noise, mean.shape)
+        next_observation, reward = drawn[..., :-1], drawn[..., -1]
+        done = termination(observation, action, next_observation)
+        transition = replay.Transition(observation, action, reward, next_observation, done)
+        return (next_observation, alive & ~done), (transition, alive)
+
+    alive = jnp.ones(start.shape[:-1], bool)
+    _, (transitions, mask) = jax.lax.scan(step, (start, alive), jax.random.split(key, length))
+    return transitions, mask
+
+
+def num_chunks(num_rollouts: int, num_members: int) -> tuple[int, int]:
+    """Into how many chunks, of how many rollouts each, `num_rollouts` are cut.
+
+    A chunk deals evenly to the members; the total is at least `num_rollouts`.
+    """
+    per_member = -(-min(num_rollouts, CHUNK) // num_members)
+    size = per_member * num_members
+    return -(-num_rollouts // size), size
+
+
+def refill(
+    model: networks.Dynamics,
+    dynamics: dynamics_lib.Dynamics,
+    policy: Policy,
+    termination: Termination,
+    real: replay.Buffer,
+    model_data: replay.Buffer,
+    member_data: replay.Buffer | None,
+    key: chex.PRNGKey,
+    *,
+    num_rollouts: int,
+    length: int,
+) -> tuple[replay.Buffer, replay.Buffer | None]:
+    """Adds new rollouts from states of D to D_model and to D_1..D_N.
+
+    Args:
+        model: the dynamics module.
+        dynamics: its weights.
+        policy: see `rollout`.
+        termination: see `rollout`.
+        real: D.
+        model_data: D_model, receives `num_rollouts` member-randomized rollouts.
+        member_data: D_1..D_N with leaves `[N, ...]`, each receives `num_rollouts`
+            member-consistent ones; None where nobody reads them.
+        key: consumed.
+        num_rollouts: L x F.
+        length: K.
+
+    Returns:
+        The two buffers.
+    """
+    chunks, size = num_chunks(num_rollouts, model.num_members)
+
+    def roll(key: chex.PRNGKey, per_member: int, randomize: bool) -> Any:
+        key_start, key_roll = jax.random.split(key)
+        batch = replay.sample(real, key_start, model.num_members * per_member)
+        start = batch.observation.reshape(model.num_members, per_member, -1)
+        return rollout(
+            model,
+            dynamics,
+            policy,
+            termination,
+            start,
+            key_roll,
+            length=length,
+            randomize_members=randomize,
+        )
+
+    def chunk(carry, key: chex.PRNGKey):
+        model_data, member_data = carry
+        key_randomized, key_consistent = jax.random.split(key)
+        rolled = roll(key_randomized, size // model.num_members, True)
+        model_data = replay.add(model_data, *jax.tree.map(_flat_steps(3), rolled))
+        if member_data is not None:
+            transitions, mask = roll(key_consistent, size, False)
+            by_member = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (transitions, mask))
+            flat = jax.tree.map(jax.vmap(_flat_steps(2)), by_member)
+            member_data = jax.vmap(replay.add)(member_data, *flat)
+        return (model_data, member_data), None
+
+    (model_data, member_data), _ = jax.lax.scan(
+        chunk, (model_data, member_data), jax.random.split(key, chunks)
+    )
+    return model_data, member_data
+
+
+def _flat_steps(num_axes: int) -> Callable[[jax.Array], jax.Array]:
+    return lambda x: x.reshape(-1, *x.shape[num_axes:])
