@@ -71,7 +71,9 @@ def init(key: chex.PRNGKey, config: Config, observation_size: int, action_size: 
     observation, action = jnp.zeros((1, observation_size)), jnp.zeros((1, action_size))
     actor = modules.actor.init(key_actor, observation)
     critic = modules.critic.init(key_critic, observation, action)
-    unet = modules.unet.init(key_unet, observation, action) if config.uses_unet else None
+    unet: networks.Params = None
+    if config.uses_unet:
+        unet = modules.unet.init(key_unet, observation, action)
     log_temperature = jnp.log(jnp.float32(config.initial_temperature))
     return Learner(
         actor=actor,
@@ -227,6 +229,8 @@ def propagated_uncertainty(
     if config.method == "upper_bound":
         q = networks.apply(modules.critic, learner.critic, batch.observation, batch.action)
         return gamma2 * uncertainty.ensemble_var(losses.group_value(q))
+    if dynamics is None:
+        raise ValueError(f"method {config.method!r} needs the dynamics, got None")
     model = networks.Dynamics(
         config.dynamics_hidden, batch.observation.shape[-1], config.num_members
     )

@@ -4,6 +4,7 @@ Variances over members divide by N - 1, so that few members do not look certain;
 alone has variance 0. Axes: N members, B batch, K actions per next state.
 """
 
+import jax
 import jax.numpy as jnp
 
 
