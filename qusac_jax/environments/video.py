@@ -1,0 +1,4 @@
+"""Videos of a policy, recorded without a display."""
+
+
+def record_video(): ...
