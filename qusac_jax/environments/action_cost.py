@@ -16,7 +16,7 @@ class ActionCost(gymnasium.Wrapper):
     """
 
     # Set by the constructor and never changed: no part of the environment's state.
-    constant_attributes = ("name", "action_cost")
+    constant_attributes = ("name", "action_cost", "_action_shape")
 
     def __init__(
         self, env: gymnasium.Env, *, name: str, action_cost: float, initial_seed: int | None
@@ -26,6 +26,7 @@ class ActionCost(gymnasium.Wrapper):
         self.name = name
         self.action_cost = action_cost
         self.action_space = spaces.Box(-1.0, 1.0, env.action_space.shape, np.float32)
+        self._action_shape = env.action_space.shape
         self.episode_steps = 0
         self.total_steps = 0
         self._initial_seed = initial_seed
@@ -45,9 +46,9 @@ class ActionCost(gymnasium.Wrapper):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """One step; action `[D]` in [-1, 1], what lies outside is clipped."""
         action = np.asarray(action)
-        if action.shape != self.action_space.shape or not np.isfinite(action).all():
+        if action.shape != self._action_shape or not np.isfinite(action).all():
             raise ValueError(
-                f"action for {self.name!r} must be {self.action_space.shape} finite numbers, got "
+                f"action for {self.name!r} must be {self._action_shape} finite numbers, got "
                 f"{action.tolist()} at step {self.total_steps}; check the policy"
             )
         action = np.maximum(np.minimum(action, 1.0), -1.0)
@@ -56,7 +57,7 @@ class ActionCost(gymnasium.Wrapper):
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
         except RuntimeError as error:
-            # dm_control's PhysicsError; by name, so that Gymnasium users need not import dm_control.
+            # dm_control's PhysicsError; by name, as users of Gymnasium need not import dm_control.
             if type(error).__name__ != "PhysicsError":
                 raise
             raise ValueError(self._not_finite("physics state", str(error))) from error
@@ -66,13 +67,12 @@ class ActionCost(gymnasium.Wrapper):
         if not np.isfinite(observation).all():
             raise ValueError(self._not_finite("observation", observation))
         info["task_reward"] = task_reward
-        squared_norm = float(np.sum(np.square(action, dtype=np.float64)))
-        reward = task_reward - self.action_cost * squared_norm
+        reward = task_reward - self.action_cost * float(action @ action)
         return observation, reward, bool(terminated), bool(truncated), info
 
     def _not_finite(self, quantity: str, value: Any) -> str:
         return (
             f"environment {self.name!r} returned a {quantity} that is not finite at step "
-            f"{self.total_steps} (step {self.episode_steps} of its episode): {value}; its simulation "
-            "diverged or it has a bug: use a smaller time step, or another environment"
+            f"{self.total_steps} (step {self.episode_steps} of its episode): {value}; its "
+            "simulation diverged or it has a bug: use a smaller time step, or another environment"
         )

@@ -129,8 +129,8 @@ def restore(env: gymnasium.Env, captured: Captured) -> None:
     attributes = encoding.from_json(captured.python)
     if len(attributes) != len(layers):
         raise ValueError(
-            f"environment state has {len(attributes)} layers, but {_name(env)!r} has {len(layers)}; "
-            "restore it with the package versions that saved it"
+            f"environment state has {len(attributes)} layers, but {_name(env)!r} has "
+            f"{len(layers)}; restore it with the package versions that saved it"
         )
     for layer, saved in zip(layers, attributes, strict=True):
         for key, value in saved.items():

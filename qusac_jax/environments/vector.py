@@ -86,8 +86,8 @@ class VectorEnvironment:
         num_envs = len(self._envs)
         if actions.shape != (num_envs, self.spec.action_size):
             raise ValueError(
-                f"actions must have shape {(num_envs, self.spec.action_size)} (environments, action "
-                f"size), got {actions.shape}"
+                f"actions must have shape {(num_envs, self.spec.action_size)} (environments, "
+                f"action size), got {actions.shape}"
             )
         next_observation = np.empty_like(self._observation)
         reward, task_reward = np.empty(num_envs, np.float32), np.empty(num_envs, np.float32)
