@@ -1,0 +1,21 @@
+"""Continuous-control environments: names, construction, termination, batches, videos."""
+
+from qusac_jax.environments.make import Spec, make, spec
+from qusac_jax.environments.names import ALIASES, PAPER_TASKS, check_name
+from qusac_jax.environments.termination import TERMINATIONS, termination_fn
+from qusac_jax.environments.vector import StepResult, VectorEnvironment
+from qusac_jax.environments.video import record_video
+
+__all__ = [
+    "ALIASES",
+    "PAPER_TASKS",
+    "TERMINATIONS",
+    "Spec",
+    "StepResult",
+    "VectorEnvironment",
+    "check_name",
+    "make",
+    "record_video",
+    "spec",
+    "termination_fn",
+]

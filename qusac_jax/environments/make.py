@@ -1,0 +1,187 @@
+"""Builds one environment out of dm_control or Gymnasium, shimmy and Gymnasium's wrappers."""
+
+import importlib
+import math
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces, wrappers
+
+from qusac_jax.environments.action_cost import ActionCost
+from qusac_jax.environments.names import ParsedName, load_suite, parse_name
+from qusac_jax.environments.termination import termination_name
+
+DEFAULT_EPISODE_STEPS = 1000  # where neither the task nor Gymnasium's registry has a limit
+RENDER_HEIGHT, RENDER_WIDTH = 240, 320
+
+
+class Spec(NamedTuple):
+    """The sizes and constants of an environment that an agent has to know."""
+
+    name: str
+    observation_size: int  # O
+    action_size: int  # D
+    action_cost: float  # rho, >= 0
+    max_episode_steps: int
+    termination: str  # a key of `termination.TERMINATIONS`, or "unknown"
+
+
+def make(
+    name: str,
+    *,
+    action_cost: float | None = None,
+    seed: int | None = None,
+    render: bool = False,
+) -> gymnasium.Env:
+    """One environment with flat float32 observations and actions in [-1, 1].
+
+    The reward is the task's reward less `action_cost * sum(a_i^2)`, with the action as the agent
+    gives it, in [-1, 1]; `info["task_reward"]` is the reward without that cost. Dictionaries of
+    observations are flattened in the order that dm_control or Gymnasium's `Dict` space gives them.
+
+    Args:
+        name: one of the six tasks of the paper, `dmc:DOMAIN:TASK` or `gym:ID`.
+        action_cost: rho >= 0; by default that of the paper for its tasks and 0 for all others.
+        seed: of the task's random numbers, in [0, 2**32); as good as `reset(seed=seed)` later.
+        render: whether `render()` is to return pictures. On a machine without a display the
+            environment variable `MUJOCO_GL` has to be `egl` or `osmesa`; see also `record_video`.
+
+    Raises:
+        ValueError: for an unknown name, a space that is not a flat Box, a negative action cost, a
+            seed that is out of range, or a Python package that the environment needs.
+    """
+    parsed = parse_name(name)
+    rho = _check_action_cost(parsed.action_cost if action_cost is None else action_cost)
+    check_seed(seed)
+    env = _make_suite(parsed, seed, render) if parsed.family == "dmc" else _make_gym(parsed, render)
+    _check_spaces(name, env)
+    env = _flatten(env)
+    if np.any(env.action_space.low != -1) or np.any(env.action_space.high != 1):
+        env = wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
+    return ActionCost(env, name=name, action_cost=rho, initial_seed=seed)
+
+
+def spec(name: str, action_cost: float | None = None) -> Spec:
+    """The `Spec` of an environment; builds it once to look."""
+    env = make(name, action_cost=action_cost)
+    try:
+        return spec_of(env)
+    finally:
+        env.close()
+
+
+def spec_of(env: gymnasium.Env) -> Spec:
+    """The `Spec` of an environment that `make` built."""
+    name = env.get_wrapper_attr("name")
+    return Spec(
+        name=name,
+        observation_size=spaces.flatdim(env.observation_space),
+        action_size=spaces.flatdim(env.action_space),
+        action_cost=env.get_wrapper_attr("action_cost"),
+        max_episode_steps=_max_episode_steps(env),
+        termination=termination_name(name),
+    )
+
+
+def check_seed(seed: int | None) -> None:
+    """Raises `ValueError` unless `seed` is None or fits NumPy's `RandomState`."""
+    if seed is not None and not 0 <= seed < 2**32:
+        raise ValueError(f"seed must be in [0, 2**32), got {seed}; choose a smaller number")
+
+
+def _make_suite(parsed: ParsedName, seed: int | None, render: bool) -> gymnasium.Env:
+    task = load_suite().load(
+        parsed.domain,
+        parsed.task,
+        # The seed goes to the constructor too: some tasks (lqr) draw their model there.
+        task_kwargs={"random": seed},
+        # One array per step instead of a dictionary, in the order of the task's observations.
+        environment_kwargs={"flat_observation": True},
+    )
+    # Imported here: it loads all of dm_control, which users of Gymnasium alone need not wait for.
+    shimmy = importlib.import_module("shimmy.dm_control_compatibility")
+    env: gymnasium.Env = shimmy.DmControlCompatibilityV0(
+        task,
+        render_mode="rgb_array" if render else None,
+        render_kwargs={"height": RENDER_HEIGHT, "width": RENDER_WIDTH, "camera_id": 0},
+    )
+    if math.isinf(task._step_limit):
+        env = wrappers.TimeLimit(env, DEFAULT_EPISODE_STEPS)
+    return env
+
+
+def _make_gym(parsed: ParsedName, render: bool) -> gymnasium.Env:
+    registered = gymnasium.spec(parsed.task)
+    arguments: dict[str, Any] = {"disable_env_checker": True}
+    if registered.max_episode_steps is None:
+        arguments["max_episode_steps"] = DEFAULT_EPISODE_STEPS
+    try:
+        return gymnasium.make(parsed.task, render_mode="rgb_array" if render else None, **arguments)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise ValueError(
+            f"env: 'gym:{parsed.task}' cannot be built here: {error}; install what it needs or "
+            "choose another environment"
+        ) from error
+
+
+def _flatten(env: gymnasium.Env) -> gymnasium.Env:
+    space = env.observation_space
+    if isinstance(space, spaces.Dict) and len(space) == 1:
+        # Picks the only entry: a tenth of what FlattenObservation costs at every step.
+        ((key, entry),) = space.items()
+        env = wrappers.TransformObservation(
+            env, lambda o: o[key].ravel(), spaces.flatten_space(entry)
+        )
+    elif isinstance(space, spaces.Dict):
+        env = wrappers.FlattenObservation(env)
+    space = env.observation_space
+    if isinstance(space, spaces.Box) and space.dtype != np.float32:
+        # Not DtypeObservation: it warns about the narrowing that is wanted here.
+        low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+        narrow = spaces.Box(low, high, dtype=np.float32)
+        env = wrappers.TransformObservation(env, lambda o: o.astype(np.float32), narrow)
+    return env
+
+
+def _check_spaces(name: str, env: gymnasium.Env) -> None:
+    action = env.action_space
+    if not isinstance(action, spaces.Box) or len(action.shape) != 1 or action.shape[0] == 0:
+        raise ValueError(
+            f"env: {name!r} has the action space {action}, but actions must be a flat Box; choose "
+            "an environment with continuous actions"
+        )
+    if not action.is_bounded("both") or not np.issubdtype(action.dtype, np.floating):
+        raise ValueError(
+            f"env: {name!r} has the unbounded or integer action space {action}, but actions are "
+            "rescaled from [-1, 1]; wrap it with a bounded float Box"
+        )
+    if np.any(action.low >= action.high):
+        raise ValueError(
+            f"env: {name!r} has an action with no range, {action}; remove that component"
+        )
+    observation = env.observation_space
+    leaves = observation.values() if isinstance(observation, spaces.Dict) else [observation]
+    most = 2 if isinstance(observation, spaces.Dict) else 1
+    fits = [isinstance(leaf, spaces.Box) and len(leaf.shape) <= most for leaf in leaves]
+    if not all(fits) or spaces.flatdim(observation) == 0:
+        raise ValueError(
+            f"env: {name!r} has the observation space {observation}, but observations must be a "
+            "flat Box or a Dict of Boxes; choose an environment with vector observations"
+        )
+
+
+def _check_action_cost(action_cost: float) -> float:
+    if not (math.isfinite(action_cost) and action_cost >= 0):
+        raise ValueError(f"action_cost must be a finite number >= 0, got {action_cost}; use 0")
+    return float(action_cost)
+
+
+def _max_episode_steps(env: gymnasium.Env) -> int:
+    layer = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, wrappers.TimeLimit):
+            return layer._max_episode_steps
+        layer = layer.env
+    # dm_control ends an episode at the first count of steps that is not below its limit.
+    return math.ceil(vars(layer)["_env"]._step_limit)

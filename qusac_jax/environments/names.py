@@ -1,0 +1,113 @@
+"""What an environment may be called, and a clear answer to what it may not.
+
+Three families: the paper's six sparse tasks by their short names (`ALIASES`), any task of the
+DeepMind Control Suite as `dmc:DOMAIN:TASK`, and any Gymnasium id with Box spaces as `gym:ID`.
+"""
+
+import difflib
+import importlib
+import types
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+
+
+class Alias(NamedTuple):
+    """A suite task that has a short name and its own action cost."""
+
+    domain: str
+    task: str
+    action_cost: float  # rho of the paper's appendix "Environment Details"
+
+
+ALIASES: Mapping[str, Alias] = types.MappingProxyType(
+    {
+        "acrobot": Alias("acrobot", "swingup_sparse", 0.01),
+        "reacher_hard": Alias("reacher", "hard", 0.01),
+        "cartpole_swingup": Alias("cartpole", "swingup_sparse", 0.01),
+        "pendulum": Alias("pendulum", "swingup", 0.05),
+        "point_mass": Alias("point_mass", "easy", 0.05),
+        "ball_in_cup": Alias("ball_in_cup", "catch", 0.2),
+    }
+)
+PAPER_TASKS: tuple[str, ...] = tuple(ALIASES)
+
+
+class ParsedName(NamedTuple):
+    """An environment's name taken apart; its parts are known to exist."""
+
+    family: str  # "dmc" | "gym"
+    domain: str  # suite domain; empty for "gym"
+    task: str  # suite task, or the Gymnasium id
+    action_cost: float  # the default rho
+
+
+def check_name(name: str) -> None:
+    """Raises `ValueError` with the nearest known names unless `name` is an environment."""
+    parse_name(name)
+
+
+def parse_name(name: str) -> ParsedName:
+    """Takes a name apart and checks that there is such an environment.
+
+    Args:
+        name: one of `ALIASES`, `dmc:DOMAIN:TASK` or `gym:ID`.
+
+    Raises:
+        ValueError: if there is no such environment; lists near misses.
+    """
+    if name in ALIASES:
+        alias = ALIASES[name]
+        return ParsedName("dmc", alias.domain, alias.task, alias.action_cost)
+    family, _, rest = str(name).partition(":")
+    if family == "dmc" and rest:
+        return _parse_suite(name, rest)
+    if family == "gym" and rest:
+        return _parse_gym(name, rest)
+    near = _near_misses(name, [*ALIASES, *(f"gym:{env}" for env in gymnasium.registry)])
+    raise ValueError(
+        f"env: there is no environment {name!r}{near}; use one of {', '.join(ALIASES)}, "
+        "or dmc:DOMAIN:TASK, or gym:ID"
+    )
+
+
+def load_suite() -> Any:
+    """The module `dm_control.suite`, imported on first use and without a display.
+
+    `dm_control` looks for a window system when it is imported and warns where there is none,
+    which says nothing to somebody who only wants the physics.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module("dm_control.suite")
+
+
+def _parse_suite(name: str, rest: str) -> ParsedName:
+    domain, _, task = rest.partition(":")
+    tasks = load_suite().ALL_TASKS
+    if (domain, task) not in tasks:
+        near = _near_misses(rest, [f"{d}:{t}" for d, t in tasks], prefix="dmc:")
+        raise ValueError(
+            f"env: the control suite has no task {name!r}{near}; "
+            "see dm_control.suite.ALL_TASKS for the domains and tasks"
+        )
+    return ParsedName("dmc", domain, task, 0.0)
+
+
+def _parse_gym(name: str, env_id: str) -> ParsedName:
+    try:
+        gymnasium.spec(env_id)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        near = _near_misses(env_id, gymnasium.registry, prefix="gym:")
+        raise ValueError(
+            f"env: Gymnasium has no environment {name!r}{near}; install and name the package that "
+            f"registers it as gym:MODULE:ID if it is not Gymnasium's own ({error})"
+        ) from error
+    return ParsedName("gym", "", env_id, 0.0)
+
+
+def _near_misses(name: str, known: Iterable[str], prefix: str = "") -> str:
+    close = difflib.get_close_matches(name, list(known), n=4, cutoff=0.5)
+    return f" (near: {', '.join(prefix + match for match in close)})" if close else ""

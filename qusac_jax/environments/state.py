@@ -1,0 +1,290 @@
+"""Exact capture and restoration of one environment: physics, task, random numbers, counters.
+
+MuJoCo's own integration state is what a simulator needs to continue bit by bit. Around it lie
+model fields that tasks change at resets (targets, terrain), quantities that some tasks read before
+the next simulation step (body positions), and the plain attributes of the Python objects:
+wrappers, task, and environment.
+"""
+
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import gymnasium
+import mujoco
+import numpy as np
+
+from qusac_jax.environments import encoding
+from qusac_jax.environments.make import make
+
+# What the suite's tasks change in the model from episode to episode or draw when they are built.
+MODEL_FIELDS = (
+    "body_pos",
+    "body_quat",
+    "dof_damping",
+    "geom_pos",
+    "geom_quat",
+    "geom_rgba",
+    "geom_size",
+    "hfield_data",
+    "jnt_stiffness",
+    "light_pos",
+    "mat_rgba",
+    "site_pos",
+    "site_rgba",
+    "site_size",
+    "wrap_prm",
+)
+# Derived from the state, but as of an earlier point in time: Gymnasium's tasks read positions that
+# belong to the last simulation step but one (Ant's xpos) before they step again.
+DERIVED_FIELDS = (
+    "act_dot",
+    "actuator_force",
+    "cacc",
+    "cfrc_ext",
+    "cfrc_int",
+    "cinert",
+    "cvel",
+    "geom_xmat",
+    "geom_xpos",
+    "qacc",
+    "qfrc_actuator",
+    "qfrc_constraint",
+    "qfrc_passive",
+    "sensordata",
+    "site_xmat",
+    "site_xpos",
+    "subtree_angmom",
+    "subtree_com",
+    "subtree_linvel",
+    "xanchor",
+    "xaxis",
+    "ximat",
+    "xipos",
+    "xmat",
+    "xpos",
+    "xquat",
+)
+# Objects that carry no state of an episode, or none that this module does not save otherwise.
+_CONSTANT_TYPES = (
+    gymnasium.Space,
+    gymnasium.envs.registration.EnvSpec,
+    mujoco.MjModel,
+    mujoco.MjData,
+    type,
+    types.BuiltinFunctionType,
+    types.FunctionType,
+    types.MethodType,
+    types.ModuleType,
+)
+_CONSTANT_ATTRIBUTES = frozenset(
+    {"_saved_kwargs", "env", "fullpath", "metadata", "mujoco_renderer", "render_mode", "spec"}
+)
+_INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+
+
+class Captured(NamedTuple):
+    """The state of one environment."""
+
+    physics: np.ndarray  # [P] float64, MuJoCo's integration state and derived fields; empty without
+    model: np.ndarray  # [Q] float64, the model fields that may vary; empty without MuJoCo
+    python: bytes  # attributes of the Python objects
+
+
+def capture(env: gymnasium.Env) -> Captured:
+    """Everything that the environment's future depends on.
+
+    Raises:
+        ValueError: if an attribute holds something that cannot be saved exactly.
+    """
+    attributes = []
+    for layer in _layers(env):
+        plain = {}
+        for key, value in _variable_attributes(layer).items():
+            try:
+                plain[key] = encoding.encode(value)
+            except encoding.NotPlainError as error:
+                raise ValueError(
+                    f"env: {_name(env)!r} cannot be resumed exactly, because the attribute {key!r} "
+                    f"of its {type(layer).__name__} is a {error}, which holds state that cannot be "
+                    "saved; train it without checkpoints, or choose another environment"
+                ) from error
+        attributes.append(plain)
+    mujoco_pair = _mujoco_pair(env)
+    if mujoco_pair is None:
+        physics = model_fields = np.zeros(0)
+    else:
+        model, data = mujoco_pair
+        integration = np.empty(mujoco.mj_stateSize(model, _INTEGRATION))
+        mujoco.mj_getState(model, data, integration, _INTEGRATION)
+        physics = np.concatenate([integration, _gather(data, DERIVED_FIELDS)])
+        model_fields = _gather(model, MODEL_FIELDS)
+    # The values in `attributes` are encoded already; a list of dicts of them is plain JSON.
+    return Captured(physics, model_fields, encoding.to_json(attributes))
+
+
+def restore(env: gymnasium.Env, captured: Captured) -> None:
+    """Puts `env`, built under the same name, into the captured state."""
+    layers = list(_layers(env))
+    attributes = encoding.from_json(captured.python)
+    if len(attributes) != len(layers):
+        raise ValueError(
+            f"environment state has {len(attributes)} layers, but {_name(env)!r} has "
+            f"{len(layers)}; restore it with the package versions that saved it"
+        )
+    for layer, saved in zip(layers, attributes, strict=True):
+        for key, value in saved.items():
+            _assign(layer, key, value)
+    mujoco_pair = _mujoco_pair(env)
+    if mujoco_pair is not None:
+        model, data = mujoco_pair
+        _scatter(model, MODEL_FIELDS, captured.model)
+        size = mujoco.mj_stateSize(model, _INTEGRATION)
+        mujoco.mj_setState(model, data, captured.physics[:size], _INTEGRATION)
+        # dm_control steps with what depends on positions and velocities already computed.
+        mujoco.mj_step1(model, data)
+        _scatter(data, DERIVED_FIELDS, captured.physics[size:])
+
+
+def sizes(env: gymnasium.Env) -> tuple[int, int]:
+    """Lengths P and Q of `Captured.physics` and `Captured.model`."""
+    mujoco_pair = _mujoco_pair(env)
+    if mujoco_pair is None:
+        return 0, 0
+    model, data = mujoco_pair
+    integration = mujoco.mj_stateSize(model, _INTEGRATION)
+    return integration + _length(data, DERIVED_FIELDS), _length(model, MODEL_FIELDS)
+
+
+def capacity(name: str) -> int:
+    """Bytes to keep for the Python state of one environment of this name.
+
+    Twice what a newly reset one with seed 0 takes, as numbers take more or fewer digits. Measured
+    on an environment of its own, so that a run and its continuation get the same.
+    """
+    env = make(name, seed=0)
+    try:
+        env.reset()
+        return 1024 * (2 + 2 * len(capture(env).python) // 1024)
+    finally:
+        env.close()
+
+
+def pad(data: bytes, capacity: int, name: str) -> np.ndarray:
+    """`data` with its length in front and zeros behind, `[capacity]` uint8."""
+    framed = len(data).to_bytes(8, "little") + data
+    if len(framed) > capacity:
+        raise ValueError(
+            f"env: {name!r} cannot be resumed exactly, because its Python state grows: it needs "
+            f"{len(framed)} bytes, more than {capacity}; train it without checkpoints, or choose "
+            "another environment"
+        )
+    return np.frombuffer(framed.ljust(capacity, b"\0"), np.uint8)
+
+
+def unpad(array: np.ndarray) -> bytes:
+    """Inverse of `pad`."""
+    framed = array.tobytes()
+    return framed[8 : 8 + int.from_bytes(framed[:8], "little")]
+
+
+def check_tree(
+    tree: dict[str, np.ndarray], expected: dict[str, tuple[tuple[int | None, ...], type]]
+) -> None:
+    """Raises `ValueError` unless the tree has the expected shapes and dtypes; None fits all."""
+    if set(tree) != set(expected):
+        raise ValueError(
+            f"environment state must have the entries {sorted(expected)}, got {sorted(tree)}; it "
+            "was saved by something else"
+        )
+    for key, (shape, dtype) in expected.items():
+        found = np.asarray(tree[key])
+        fits = len(found.shape) == len(shape) and all(
+            want in (None, got) for got, want in zip(found.shape, shape, strict=True)
+        )
+        if not fits or found.dtype != dtype:
+            raise ValueError(
+                f"environment state {key!r} must be {np.dtype(dtype)}{list(shape)}, got "
+                f"{found.dtype}{list(found.shape)}; restore it for the same environment and number "
+                "of seeds, as NumPy arrays (JAX narrows 64-bit numbers)"
+            )
+
+
+def _layers(env: gymnasium.Env) -> Iterator[Any]:
+    """The wrappers from outside to inside, the environment, and dm_control's parts of it."""
+    layer = env
+    while isinstance(layer, gymnasium.Wrapper):
+        yield layer
+        layer = layer.env
+    yield layer
+    control = _control_environment(layer)
+    if control is not None:
+        yield control
+        yield control.task
+
+
+def _control_environment(layer: gymnasium.Env) -> Any | None:
+    inner = vars(layer).get("_env")
+    return inner if hasattr(inner, "physics") and hasattr(inner, "task") else None
+
+
+def _mujoco_pair(env: gymnasium.Env) -> tuple[mujoco.MjModel, mujoco.MjData] | None:
+    control = _control_environment(env.unwrapped)
+    if control is not None:
+        return control.physics.model.ptr, control.physics.data.ptr
+    attributes = vars(env.unwrapped)
+    model, data = attributes.get("model"), attributes.get("data")
+    if isinstance(model, mujoco.MjModel) and isinstance(data, mujoco.MjData):
+        return model, data
+    return None
+
+
+def _variable_attributes(layer: Any) -> dict[str, Any]:
+    constant = {*_CONSTANT_ATTRIBUTES, *getattr(type(layer), "constant_attributes", ())}
+    if not isinstance(layer, gymnasium.Env):
+        constant |= {"_physics", "_task"}  # dm_control's environment; both are saved by themselves
+    elif _control_environment(layer) is not None:
+        constant |= {"_env", "_ezpickle_args", "_ezpickle_kwargs", "env_type", "render_kwargs"}
+    return {
+        key: value
+        for key, value in vars(layer).items()
+        if key not in constant
+        and not key.startswith("_ezpickle")
+        and not isinstance(value, _CONSTANT_TYPES)
+    }
+
+
+def _assign(layer: Any, key: str, encoded: Any) -> None:
+    current = vars(layer).get(key)
+    try:
+        if key in vars(layer) and encoding.encode(current) == encoded:
+            return  # keeps identities: constants may be shared between objects
+    except encoding.NotPlainError:
+        pass
+    value = encoding.decode(encoded)
+    if isinstance(current, np.random.RandomState) and isinstance(value, np.random.RandomState):
+        current.set_state(value.get_state())  # others may hold the same generator
+    elif isinstance(current, np.random.Generator) and isinstance(value, np.random.Generator):
+        current.bit_generator.state = value.bit_generator.state
+    else:
+        vars(layer)[key] = value
+
+
+def _gather(source: Any, fields: tuple[str, ...]) -> np.ndarray:
+    return np.concatenate([np.ravel(getattr(source, field)) for field in fields], dtype=np.float64)
+
+
+def _scatter(target: Any, fields: tuple[str, ...], values: np.ndarray) -> None:
+    start = 0
+    for field in fields:
+        array = getattr(target, field)
+        array[...] = values[start : start + array.size].reshape(array.shape)
+        start += array.size
+
+
+def _length(source: Any, fields: tuple[str, ...]) -> int:
+    return sum(getattr(source, field).size for field in fields)
+
+
+def _name(env: gymnasium.Env) -> str:
+    return env.get_wrapper_attr("name")

@@ -1,0 +1,179 @@
+"""When an episode really ends, as JAX functions of a transition, for rollouts of a learned model.
+
+A time limit is no termination. The functions for Gymnasium's MuJoCo tasks use the documented
+default healthy ranges of versions v4 and v5, in which the position x (and y) is left out of the
+observation. The choice of a function is static; the functions are traceable and map over any
+leading axes. Axes: O observation size, D action size.
+"""
+
+import types
+from collections.abc import Callable, Mapping
+
+import chex
+import jax.numpy as jnp
+
+from qusac_jax.environments.names import parse_name
+
+TerminationFn = Callable[[chex.Array, chex.Array, chex.Array], chex.Array]
+
+
+def never(observation: chex.Array, action: chex.Array, next_observation: chex.Array) -> chex.Array:
+    """Only time limits end an episode: all suite tasks but lqr, Pendulum, HalfCheetah, ..."""
+    del observation, action
+    return jnp.zeros(next_observation.shape[:-1], bool)
+
+
+def _unless_healthy(healthy: chex.Array, next_observation: chex.Array) -> chex.Array:
+    # NaN and Inf are unhealthy too, as in Gymnasium.
+    return ~(healthy & jnp.isfinite(next_observation).all(-1))
+
+
+def hopper(observation: chex.Array, action: chex.Array, next_observation: chex.Array) -> chex.Array:
+    """Hopper-v4/v5: height o[0] > 0.7, |angle o[1]| < 0.2, |o[1:]| < 100."""
+    del observation, action
+    height, angle = next_observation[..., 0], next_observation[..., 1]
+    bounded = (jnp.abs(next_observation[..., 1:]) < 100).all(-1)
+    return _unless_healthy((height > 0.7) & (jnp.abs(angle) < 0.2) & bounded, next_observation)
+
+
+def walker2d(
+    observation: chex.Array, action: chex.Array, next_observation: chex.Array
+) -> chex.Array:
+    """Walker2d-v4/v5: height o[0] in (0.8, 2), angle o[1] in (-1, 1)."""
+    del observation, action
+    height, angle = next_observation[..., 0], next_observation[..., 1]
+    healthy = (height > 0.8) & (height < 2.0) & (jnp.abs(angle) < 1.0)
+    return _unless_healthy(healthy, next_observation)
+
+
+def ant(observation: chex.Array, action: chex.Array, next_observation: chex.Array) -> chex.Array:
+    """Ant-v4/v5: height o[0] in [0.2, 1]."""
+    del observation, action
+    height = next_observation[..., 0]
+    return _unless_healthy((height >= 0.2) & (height <= 1.0), next_observation)
+
+
+def humanoid(
+    observation: chex.Array, action: chex.Array, next_observation: chex.Array
+) -> chex.Array:
+    """Humanoid-v4/v5: height o[0] in (1, 2)."""
+    del observation, action
+    height = next_observation[..., 0]
+    return _unless_healthy((height > 1.0) & (height < 2.0), next_observation)
+
+
+def inverted_pendulum(
+    observation: chex.Array, action: chex.Array, next_observation: chex.Array
+) -> chex.Array:
+    """InvertedPendulum-v4/v5: |angle o[1]| <= 0.2."""
+    del observation, action
+    return _unless_healthy(jnp.abs(next_observation[..., 1]) <= 0.2, next_observation)
+
+
+def inverted_double_pendulum(
+    observation: chex.Array, action: chex.Array, next_observation: chex.Array
+) -> chex.Array:
+    """InvertedDoublePendulum-v4/v5: height of the tip above 1.
+
+    Both poles are 0.6 long; o[1], o[2] are the sines and o[3], o[4] the cosines of the joint
+    angles. Gymnasium reads the height one physics step earlier than the observation, so that the
+    two can differ within a few millimetres of the threshold.
+    """
+    del observation, action
+    sine, cosine = next_observation[..., 1:3], next_observation[..., 3:5]
+    cosine_of_sum = cosine[..., 0] * cosine[..., 1] - sine[..., 0] * sine[..., 1]
+    height = 0.6 * (cosine[..., 0] + cosine_of_sum)
+    return _unless_healthy(height > 1.0, next_observation)
+
+
+def mountain_car_continuous(
+    observation: chex.Array, action: chex.Array, next_observation: chex.Array
+) -> chex.Array:
+    """MountainCarContinuous-v0: position o[0] >= 0.45 with velocity o[1] >= 0."""
+    del observation, action
+    return (next_observation[..., 0] >= 0.45) & (next_observation[..., 1] >= 0.0)
+
+
+def lqr(observation: chex.Array, action: chex.Array, next_observation: chex.Array) -> chex.Array:
+    """The suite's lqr tasks: norm of positions and velocities below 1e-6."""
+    del observation, action
+    return jnp.linalg.norm(next_observation, axis=-1) < 1e-6
+
+
+TERMINATIONS: Mapping[str, TerminationFn] = types.MappingProxyType(
+    {
+        function.__name__: function
+        for function in (
+            never,
+            hopper,
+            walker2d,
+            ant,
+            humanoid,
+            inverted_pendulum,
+            inverted_double_pendulum,
+            mountain_car_continuous,
+            lqr,
+        )
+    }
+)
+GYM_TERMINATIONS: Mapping[str, str] = types.MappingProxyType(
+    {
+        "Pendulum-v1": "never",
+        "MountainCarContinuous-v0": "mountain_car_continuous",
+        **{
+            f"{task}-{version}": function
+            for version in ("v4", "v5")
+            for task, function in {
+                "Ant": "ant",
+                "HalfCheetah": "never",
+                "Hopper": "hopper",
+                "Humanoid": "humanoid",
+                "HumanoidStandup": "never",
+                "InvertedDoublePendulum": "inverted_double_pendulum",
+                "InvertedPendulum": "inverted_pendulum",
+                "Pusher": "never",
+                "Reacher": "never",
+                "Swimmer": "never",
+                "Walker2d": "walker2d",
+            }.items()
+        },
+    }
+)
+
+
+def termination_name(name: str) -> str:
+    """The key in `TERMINATIONS` that belongs to an environment, or "unknown"."""
+    parsed = parse_name(name)
+    if parsed.family == "dmc":
+        return "lqr" if parsed.domain == "lqr" else "never"
+    return GYM_TERMINATIONS.get(parsed.task, "unknown")
+
+
+def termination_fn(name: str, termination: str | TerminationFn | None = None) -> TerminationFn:
+    """The function that says whether a transition ends the episode.
+
+    Args:
+        name: an environment, as for `make`.
+        termination: overrides the choice: a key of `TERMINATIONS` or a function of your own.
+
+    Returns:
+        A traceable function of observation `[..., O]`, action `[..., D]` and next observation
+        `[..., O]`, all as `make`'s environment gives them, that returns booleans `[...]`.
+
+    Raises:
+        ValueError: if no function is known for the environment or of this name.
+    """
+    if callable(termination):
+        return termination
+    key = termination_name(name) if termination is None else termination
+    if key == "unknown":
+        raise ValueError(
+            f"termination: it is not known when an episode of {name!r} terminates (known: all of "
+            f"dmc:, and gym: {', '.join(sorted(GYM_TERMINATIONS))}); pass termination='never' if "
+            f"it never does, another of {', '.join(TERMINATIONS)}, or a function of your own"
+        )
+    if key not in TERMINATIONS:
+        raise ValueError(
+            f"termination must be one of {', '.join(TERMINATIONS)} or a function, got {key!r}"
+        )
+    return TERMINATIONS[key]

@@ -1,0 +1,187 @@
+"""Several copies of one environment, stepped one after another on the host.
+
+Axes: R environments (one per seed), O observation size, D action size.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qusac_jax.environments import state as environment_state
+from qusac_jax.environments.make import Spec, check_seed, make, spec_of
+
+
+class StepResult(NamedTuple):
+    """What one step of all environments gave."""
+
+    next_observation: np.ndarray  # [R, O] float32, the true successor, before any reset
+    reward: np.ndarray  # [R] float32, with action cost
+    task_reward: np.ndarray  # [R] float32, without
+    terminated: np.ndarray  # [R] bool, the task ended the episode
+    truncated: np.ndarray  # [R] bool, the time limit did
+    observation: np.ndarray  # [R, O] float32, what to act on next, after automatic resets
+    episode_return: np.ndarray  # [R] float64, of the episode that ended in this step, else NaN
+    episode_task_return: np.ndarray  # [R] float64, the same without action cost
+    episode_length: np.ndarray  # [R] float64, its number of steps, else NaN
+
+
+class VectorEnvironment:
+    """R environments with automatic reset, each with its own seed.
+
+    Environment i gives the same trajectory as when it is alone. `state` and `set_state` save and
+    restore everything that a trajectory depends on, bit by bit.
+    """
+
+    spec: Spec
+
+    def __init__(self, name: str, seeds: Sequence[int], *, action_cost: float | None = None):
+        """Builds one environment for each seed.
+
+        Args:
+            name: as for `make`.
+            seeds: R >= 1 different streams of initial states, each in [0, 2**32).
+            action_cost: as for `make`.
+
+        Raises:
+            ValueError: as `make`, and if there are no seeds.
+        """
+        if len(seeds) == 0:
+            raise ValueError("seeds must hold at least one seed, got none; pass e.g. [0]")
+        for seed in seeds:
+            check_seed(seed)
+        self._envs = [make(name, action_cost=action_cost, seed=int(seed)) for seed in seeds]
+        self.spec = spec_of(self._envs[0])
+        self._observation = np.zeros((len(seeds), self.spec.observation_size), np.float32)
+        self._return = np.zeros(len(seeds))
+        self._task_return = np.zeros(len(seeds))
+        self._length = np.zeros(len(seeds), np.int64)
+        self._capacity = 0  # bytes per environment, fixed when it is first needed
+
+    def __len__(self) -> int:
+        """R, the number of environments."""
+        return len(self._envs)
+
+    def reset(self) -> np.ndarray:
+        """Starts a new episode everywhere.
+
+        Returns:
+            Observations `[R, O]`, float32.
+        """
+        for i, env in enumerate(self._envs):
+            self._observation[i] = env.reset()[0]
+        self._return[:] = self._task_return[:] = self._length[:] = 0
+        return self._observation.copy()
+
+    def step(self, actions: Any) -> StepResult:
+        """Steps every environment and resets those whose episode ended.
+
+        Args:
+            actions: `[R, D]` in [-1, 1]; what lies outside is clipped.
+
+        Raises:
+            ValueError: if the shape is wrong or a value is not finite, on either side.
+        """
+        actions = np.asarray(actions)
+        num_envs = len(self._envs)
+        if actions.shape != (num_envs, self.spec.action_size):
+            raise ValueError(
+                f"actions must have shape {(num_envs, self.spec.action_size)} (environments, "
+                f"action size), got {actions.shape}"
+            )
+        next_observation = np.empty_like(self._observation)
+        reward, task_reward = np.empty(num_envs, np.float32), np.empty(num_envs, np.float32)
+        terminated, truncated = np.empty(num_envs, bool), np.empty(num_envs, bool)
+        ended = np.full((3, num_envs), np.nan)
+        for i, env in enumerate(self._envs):
+            observation, with_cost, terminated[i], truncated[i], info = env.step(actions[i])
+            next_observation[i] = self._observation[i] = observation
+            reward[i], task_reward[i] = with_cost, info["task_reward"]
+            self._return[i] += with_cost
+            self._task_return[i] += info["task_reward"]
+            self._length[i] += 1
+            if terminated[i] or truncated[i]:
+                ended[:, i] = self._return[i], self._task_return[i], self._length[i]
+                self._return[i] = self._task_return[i] = self._length[i] = 0
+                self._observation[i] = env.reset()[0]
+        return StepResult(
+            next_observation,
+            reward,
+            task_reward,
+            terminated,
+            truncated,
+            self._observation.copy(),
+            *ended,
+        )
+
+    def close(self) -> None:
+        """Frees the simulators."""
+        for env in self._envs:
+            env.close()
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything the future depends on, as NumPy arrays of fixed shapes and dtypes.
+
+        Shapes and dtypes depend on the environment's name and R alone, so that a fresh
+        `VectorEnvironment` gives the target for restoring.
+
+        Raises:
+            ValueError: if this environment's state cannot be captured exactly.
+        """
+        captured = [environment_state.capture(env) for env in self._envs]
+        self._capacity = self._capacity or environment_state.capacity(self.spec.name)
+        return {
+            "observation": self._observation.copy(),
+            "episode_return": self._return.copy(),
+            "episode_task_return": self._task_return.copy(),
+            "episode_length": self._length.copy(),
+            "physics": np.stack([part.physics for part in captured]),
+            "model": np.stack([part.model for part in captured]),
+            "python": np.stack(
+                [
+                    environment_state.pad(part.python, self._capacity, self.spec.name)
+                    for part in captured
+                ]
+            ),
+        }
+
+    def set_state(self, tree: dict[str, np.ndarray]) -> np.ndarray:
+        """Continues where `state` was called, exactly; `reset` need not come first.
+
+        Args:
+            tree: what `state` returned, for the same environment and R.
+
+        Returns:
+            Observations `[R, O]` to act on next.
+
+        Raises:
+            ValueError: if the tree belongs to another environment, or lost precision on its way.
+        """
+        num_envs = len(self._envs)
+        environment_state.check_tree(tree, self._expected_tree())
+        for i, env in enumerate(self._envs):
+            part = environment_state.Captured(
+                physics=np.asarray(tree["physics"])[i],
+                model=np.asarray(tree["model"])[i],
+                python=environment_state.unpad(np.asarray(tree["python"])[i]),
+            )
+            environment_state.restore(env, part)
+        self._capacity = np.asarray(tree["python"]).shape[1]
+        self._observation = np.array(tree["observation"]).reshape(num_envs, -1)
+        self._return = np.array(tree["episode_return"])
+        self._task_return = np.array(tree["episode_task_return"])
+        self._length = np.array(tree["episode_length"])
+        return self._observation.copy()
+
+    def _expected_tree(self) -> dict[str, tuple[tuple[int | None, ...], type]]:
+        num_envs = len(self._envs)
+        physics, model = environment_state.sizes(self._envs[0])
+        return {
+            "observation": ((num_envs, self.spec.observation_size), np.float32),
+            "episode_return": ((num_envs,), np.float64),
+            "episode_task_return": ((num_envs,), np.float64),
+            "episode_length": ((num_envs,), np.int64),
+            "physics": ((num_envs, physics), np.float64),
+            "model": ((num_envs, model), np.float64),
+            "python": ((num_envs, None), np.uint8),
+        }

@@ -1,0 +1,165 @@
+"""Videos of a policy, recorded without a display.
+
+Which OpenGL library renders is decided once per process, when dm_control is first imported, and a
+broken one can take the process down with it. So a video is made by another process, which plays the
+same actions from the same seed again.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qusac_jax.environments.make import make
+
+BACKENDS = ("egl", "osmesa")  # values of MUJOCO_GL that need no display, in the order of trying
+_RENDER_TIMEOUT_S = 1800
+_REPLAY = "import sys; from qusac_jax.environments import video; video.replay(*sys.argv[1:])"
+
+
+class Recording(NamedTuple):
+    """The episode that a video shows."""
+
+    path: Path
+    episode_return: float  # with action cost
+    episode_task_return: float
+    num_steps: int
+
+
+def record_video(
+    name: str,
+    policy: Callable[[np.ndarray], Any],
+    path: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    action_cost: float | None = None,
+    max_steps: int | None = None,
+) -> Recording:
+    """Plays one episode and writes it as an mp4.
+
+    Args:
+        name: an environment, as for `make`.
+        policy: from an observation `[O]` to an action `[D]` in [-1, 1].
+        path: the file to write, ending in .mp4; missing folders are made.
+        seed: of the environment, in [0, 2**32).
+        action_cost: as for `make`; changes the returns only.
+        max_steps: to stop before the episode ends.
+
+    Returns:
+        A `Recording` with the returns of the episode, whose video is at `path`.
+
+    Raises:
+        ValueError: for an unknown environment, or a path that does not end in .mp4.
+        RuntimeError: if the packages for videos are missing, or neither EGL nor OSMesa works.
+    """
+    path = Path(path)
+    if path.suffix != ".mp4":
+        raise ValueError(f"path must end in .mp4, got {str(path)!r}")
+    if max_steps is not None and max_steps < 1:
+        raise ValueError(f"max_steps must be at least 1, got {max_steps}")
+    _check_packages()
+    actions, returns = _play(name, policy, seed, action_cost, max_steps)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        actions_path = Path(folder) / "actions.npy"
+        np.save(actions_path, actions)
+        # Rendered beside the target and moved there: a failure leaves no half-written video.
+        rendered = path.with_name(f".{path.name}.partial.mp4")
+        try:
+            _render_in_subprocess([name, str(seed), str(actions_path), str(rendered)])
+            rendered.replace(path)
+        finally:
+            rendered.unlink(missing_ok=True)
+    return Recording(path, *returns, len(actions))
+
+
+def replay(name: str, seed: str, actions_path: str, path: str) -> None:
+    """Renders saved actions `[T, D]`; what the other process runs, with strings for arguments."""
+    imageio = importlib.import_module("imageio.v2")
+    env = make(name, seed=int(seed), render=True)
+    frames_per_second = env.metadata.get("render_fps", 30)
+    if hasattr(env.unwrapped, "control_timestep"):
+        # shimmy gives milliseconds per step under this name.
+        frames_per_second = 1.0 / env.get_wrapper_attr("control_timestep")()
+    env.reset()
+    # Encoders want even sizes, which 16 guarantees; ours and Gymnasium's are multiples of it.
+    with imageio.get_writer(path, fps=min(round(frames_per_second), 100)) as writer:
+        writer.append_data(env.render())
+        for action in np.load(actions_path, allow_pickle=False):
+            env.step(action)
+            writer.append_data(env.render())
+    env.close()
+
+
+def _play(
+    name: str,
+    policy: Callable[[np.ndarray], Any],
+    seed: int,
+    action_cost: float | None,
+    max_steps: int | None,
+) -> tuple[np.ndarray, tuple[float, float]]:
+    env = make(name, action_cost=action_cost, seed=seed)
+    observation, _ = env.reset()
+    actions, total, task_total, done = [], 0.0, 0.0, False
+    while not done and (max_steps is None or len(actions) < max_steps):
+        actions.append(np.array(policy(observation), np.float32))
+        observation, reward, terminated, truncated, info = env.step(actions[-1])
+        total += float(reward)
+        task_total += info["task_reward"]
+        done = terminated or truncated
+    env.close()
+    return np.stack(actions), (total, task_total)
+
+
+def _check_packages() -> None:
+    missing = [
+        package
+        for package in ("imageio", "imageio_ffmpeg")
+        if importlib.util.find_spec(package) is None
+    ]
+    if missing:
+        raise RuntimeError(
+            f"videos need {' and '.join(missing)}; install them with: pip install qusac_jax[video]"
+        )
+
+
+def _render_in_subprocess(arguments: list[str]) -> None:
+    chosen = os.environ.get("MUJOCO_GL")
+    failures = []
+    for backend in (chosen,) if chosen else BACKENDS:
+        environment = {
+            **os.environ,
+            "MUJOCO_GL": backend,
+            "PYOPENGL_PLATFORM": backend,
+            "SDL_VIDEODRIVER": "dummy",  # Gymnasium's classic tasks draw with pygame
+            "JAX_PLATFORMS": "cpu",  # leaves the accelerator to the training process
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+        if backend not in BACKENDS:
+            environment.pop("PYOPENGL_PLATFORM")
+        try:
+            finished = subprocess.run(
+                [sys.executable, "-c", _REPLAY, *arguments],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=_RENDER_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            failures.append(f"{backend}: not done after {_RENDER_TIMEOUT_S} s")
+            continue
+        if finished.returncode == 0:
+            return
+        reasons = finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"]
+        failures.append(f"{backend}: {reasons[-1]}")
+    raise RuntimeError(
+        f"the video could not be rendered ({'; '.join(failures)}); install EGL or OSMesa (Debian: "
+        "apt-get install libegl1 libosmesa6) and let MUJOCO_GL be unset, egl or osmesa"
+    )
