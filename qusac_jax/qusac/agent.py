@@ -18,6 +18,7 @@ from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import networks, replay, rollouts
 from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.replay import Buffer, Transition
 
 Metrics = dict[str, jax.Array]
 
@@ -42,9 +43,9 @@ class TrainState(NamedTuple):
 
     learner: learner_lib.Learner
     dynamics: dynamics_lib.Dynamics | None  # None without a model
-    replay: replay.Buffer  # D
-    model_data: replay.Buffer | None  # D_model
-    member_data: replay.Buffer | None  # D_1..D_N, leaves [N, ...]
+    replay: Buffer  # D
+    model_data: Buffer | None  # D_model
+    member_data: Buffer | None  # D_1..D_N, leaves [N, ...]
     key: chex.PRNGKey
 
 
@@ -94,7 +95,7 @@ def model_capacity(config: Config) -> int:
 
 def collect(
     state: TrainState,
-    transition: replay.Transition,
+    transition: Transition,
     observation: jax.Array,
     *,
     config: Config,
@@ -119,7 +120,7 @@ def collect(
 
 def train_step(
     state: TrainState,
-    transition: replay.Transition,
+    transition: Transition,
     observation: jax.Array,
     *,
     config: Config,
@@ -258,7 +259,7 @@ def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config) -> Metrics
 
 def _sample_batches(
     state: TrainState, key: chex.PRNGKey, config: Config
-) -> tuple[replay.Transition, replay.Transition]:
+) -> tuple[Transition, Transition]:
     """One batch per critic group `[N, B, ...]`, and one for U-net and actor `[B, ...]`."""
     key_critic, key_policy = jax.random.split(key)
     size = config.batch_size
@@ -271,7 +272,7 @@ def _sample_batches(
     return critic, replay.sample(shared, key_policy, size)
 
 
-def _store(buffer: replay.Buffer, transition: replay.Transition) -> replay.Buffer:
+def _store(buffer: Buffer, transition: Transition) -> Buffer:
     return replay.add(buffer, jax.tree.map(lambda x: jnp.asarray(x)[None], transition))
 
 

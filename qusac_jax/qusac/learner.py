@@ -84,7 +84,7 @@ def init(key: chex.PRNGKey, config: Config, observation_size: int, action_size: 
         log_temperature=log_temperature,
         actor_opt=optimizers.actor.init(actor),
         critic_opt=optimizers.critic.init(critic),
-        unet_opt=optimizers.unet.init(unet) if config.uses_unet else None,
+        unet_opt=optimizers.unet.init(unet),
         temperature_opt=optimizers.temperature.init(log_temperature),
         local_max=jnp.zeros(()),
     )

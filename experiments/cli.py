@@ -1,0 +1,90 @@
+"""What the command-line programs share: exit codes, devices, signals."""
+
+import contextlib
+import dataclasses
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import jax
+import ml_collections
+from absl import app, flags
+
+
+def run(main: Callable[[], int | None]) -> None:
+    """Runs a program: mistakes in flags and values end it with code 2 and no traceback."""
+
+    def parse(argv: Sequence[str]) -> list[str]:
+        try:
+            return flags.FLAGS(argv)
+        except (flags.Error, ValueError, TypeError) as error:
+            _fail(error)
+
+    def guarded(argv: Sequence[str]) -> int | None:
+        if len(argv) > 1:
+            _fail(ValueError(f"arguments {argv[1:]} are not flags; flags look like --env=pendulum"))
+        try:
+            return main()
+        except ValueError as error:
+            _fail(error)
+
+    app.run(guarded, flags_parser=parse)
+
+
+def _fail(error: Exception):
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+
+
+def select_device(kind: str) -> list[jax.Device]:
+    """The devices of that kind, which become JAX's only ones.
+
+    Args:
+        kind: cpu, gpu, tpu, or auto for the best there is.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if kind != "auto":
+        jax.config.update("jax_platforms", {"gpu": "cuda"}.get(kind, kind))
+    try:
+        return jax.devices()
+    except RuntimeError as error:
+        raise ValueError(
+            f"device {kind!r} is not there or its jax plugin is not installed; use --device=cpu, "
+            "or install the extra 'cuda' or 'tpu'"
+        ) from error
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Callable[[], int | None]]:
+    """Within it, Ctrl-C and SIGTERM are noted instead of raised; a second Ctrl-C raises.
+
+    Yields:
+        A function that returns the number of the signal that came, or None.
+    """
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del frame
+        if received and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: received[0] if received else None
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def config_dict(config: Any) -> ml_collections.ConfigDict:
+    """A dataclass as the ConfigDict behind `--config.FIELD` flags."""
+    content = ml_collections.ConfigDict(dataclasses.asdict(config))
+    for field in dataclasses.fields(config):
+        if getattr(config, field.name) is None:
+            content[field.name] = ml_collections.config_dict.placeholder(float)
+    return content

@@ -1,0 +1,44 @@
+"""Episodes with a policy in separate environments, many at once."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from qusac_jax.environments import VectorEnvironment
+
+
+class Evaluation(NamedTuple):
+    """Returns of one evaluation."""
+
+    episode_return: np.ndarray  # [R, E] undiscounted, with action cost
+    episode_task_return: np.ndarray  # [R, E] the task's own
+
+
+def evaluate(
+    environment: VectorEnvironment,
+    policy: Callable[[np.ndarray], np.ndarray],
+    num_seeds: int,
+) -> Evaluation:
+    """Runs one episode in every environment.
+
+    Args:
+        environment: R x E copies, seed by seed; continues its streams of initial states.
+        policy: observations `[R, E, O]` -> actions `[R, E, D]`, one call for all of them.
+        num_seeds: R.
+
+    Returns:
+        The returns of the R x E episodes.
+    """
+    observation = environment.reset()
+    shape = (num_seeds, len(environment) // num_seeds)
+    returns = np.full(len(environment), np.nan)
+    task_returns = np.full(len(environment), np.nan)
+    while np.isnan(returns).any():
+        actions = np.asarray(policy(observation.reshape(*shape, -1)))
+        result = environment.step(actions.reshape(len(environment), -1))
+        first = np.isnan(returns) & ~np.isnan(result.episode_return)
+        returns[first] = result.episode_return[first]
+        task_returns[first] = result.episode_task_return[first]
+        observation = result.observation
+    return Evaluation(returns.reshape(shape), task_returns.reshape(shape))

@@ -1,0 +1,358 @@
+"""The loop of an online run: act, learn, evaluate, save (Algorithm 2).
+
+Axes: R seeds, E evaluation episodes, O observation size, D action size. The agent's functions are
+written for one seed and mapped over R here; the environments step on the host.
+"""
+
+import functools
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tqdm
+
+from experiments import plot
+from experiments.evaluation import Evaluation, evaluate
+from experiments.run_directory import RunDirectory
+from qusac_jax import environments
+from qusac_jax.checkpoint import Checkpointer
+from qusac_jax.policy import save_policy
+from qusac_jax.qusac import agent
+from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.replay import Transition
+
+# Evaluation environments draw their initial states from seeds that no training run uses.
+_EVAL_SEED_OFFSET = 1_000_003
+
+
+class OnlineRun:
+    """R seeds trained side by side; `step` counts environment steps per seed."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        env: str,
+        config: Config,
+        *,
+        seeds: Sequence[int],
+        num_steps: int,
+        action_cost: float,
+        eval_every: int,
+        eval_episodes: int,
+        checkpoint_every: int,
+        devices: Sequence[jax.Device],
+    ):
+        """Builds environments and the state of a run that has not begun."""
+        self._directory = directory
+        self._env_name = env
+        self._config = config
+        self._seeds = list(seeds)
+        self._num_steps = num_steps
+        self._action_cost = action_cost
+        self._eval_every = eval_every
+        self._checkpoint_every = checkpoint_every
+        self._env = environments.VectorEnvironment(env, self._seeds, action_cost=action_cost)
+        self._eval_env = environments.VectorEnvironment(
+            env,
+            [_EVAL_SEED_OFFSET * (s + 1) + e for s in self._seeds for e in range(eval_episodes)],
+            action_cost=action_cost,
+        )
+        spec = self._env.spec
+        task = agent.Task(spec.observation_size, spec.action_size, environments.termination_fn(env))
+        self._task = task
+        self._checkpointer = Checkpointer(directory.checkpoints)
+
+        def mapped(function: Callable[..., Any], donate: tuple[int, ...] = (0,), **static: Any):
+            return jax.jit(jax.vmap(functools.partial(function, **static)), donate_argnums=donate)
+
+        self._collect = mapped(agent.collect, config=config, task=task)
+        self._train_step = mapped(agent.train_step, config=config, task=task)
+        self._refresh = mapped(agent.refresh, config=config, task=task)
+        self._diagnose = mapped(agent.diagnose, (), config=config)
+        self._mean_action = mapped(agent.act, (), config=config, task=task)
+        self._first_action = mapped(agent.act, (), config=config, task=task)
+
+        # Seed s gives the same run alone and among others: its keys depend on s only.
+        keys = jax.vmap(jax.random.key)(jnp.asarray(self._seeds))
+        init = mapped(agent.init, (), config=config, task=task)
+        sharding = _seed_sharding(len(self._seeds), devices)
+        self._state: agent.TrainState = jax.device_put(init(keys), sharding)
+        self.step = 0
+        self._observation = self._env.reset()
+        first_keys = jax.vmap(lambda k: jax.random.fold_in(k, 1))(keys)
+        self._action = np.asarray(
+            self._first_action(self._state.learner.actor, self._observation, first_keys)
+        )
+        self._diagnosis_keys = jax.vmap(lambda k: jax.random.fold_in(k, 2))(keys)
+        num_seeds = len(self._seeds)
+        self._fit_mse = np.full((num_seeds, config.num_members), np.nan, np.float32)
+        self._fit_epochs = np.zeros(num_seeds, np.int32)
+        self._last_return = np.full((2, num_seeds), np.nan)
+        self._rewarded_steps = np.zeros(num_seeds, np.int64)
+        self._learning_seconds, self._learning_steps = 0.0, 0
+
+    def resume(self, mode: str) -> None:
+        """Continues from a checkpoint of the run directory, if it has one.
+
+        Args:
+            mode: latest, latest_good (skip damaged ones) or never.
+
+        Raises:
+            CheckpointError: if the checkpoint cannot be read.
+            ValueError: with mode never, if there is one.
+        """
+        steps = self._checkpointer.steps()
+        if not steps:
+            if self._directory.metrics_size():
+                # Killed before the first checkpoint: everything happens again.
+                self._directory.rewind(0, 0)
+            return
+        if mode == "never":
+            raise ValueError(
+                f"resume is 'never', but {self._directory.path} has checkpoints at steps {steps}; "
+                "choose another workdir, or leave --resume out to continue"
+            )
+        restore = (
+            self._checkpointer.restore_latest_good
+            if mode == "latest_good"
+            else self._checkpointer.restore
+        )
+        restored = restore(self._state, self._host_state())
+        self._directory.rewind(restored.metadata["metrics_size"], restored.step)
+        self._checkpointer.delete_after(restored.step)
+        self._state, host = restored.device, restored.host
+        self._observation = self._env.set_state(host["env"])
+        self._eval_env.set_state(host["eval_env"])
+        self._action = host["action"]
+        self._fit_mse, self._fit_epochs = host["fit_mse"], host["fit_epochs"]
+        self._last_return, self._rewarded_steps = host["last_return"], host["rewarded_steps"]
+        self.step = restored.step
+        print(f"continuing at step {self.step}", flush=True)
+
+    def train(self, stopped: Callable[[], int | None]) -> int | None:
+        """Runs until `num_steps`, or until a signal comes, and saves in both cases.
+
+        Args:
+            stopped: returns the number of a signal that came, or None.
+
+        Returns:
+            The signal's number, or None when all steps are done.
+
+        Raises:
+            ValueError: if the environment or the agent produces a value that is not finite.
+        """
+        bar = tqdm.tqdm(
+            total=self._num_steps,
+            initial=self.step,
+            unit="step",
+            disable=not sys.stderr.isatty(),
+            dynamic_ncols=True,
+        )
+        with bar:
+            if self.step == 0:
+                self._evaluate(bar, {})
+            metrics: dict[str, jax.Array] = {}
+            while self.step < self._num_steps:
+                metrics = self._environment_step()
+                bar.update()
+                if self.step % self._eval_every == 0 or self.step == self._num_steps:
+                    self._evaluate(bar, metrics)
+                number = stopped()
+                if number is not None:
+                    self._save()
+                    return number
+                if self.step % self._checkpoint_every == 0:
+                    self._save()
+            self._save()
+        return None
+
+    def finish(self, about: dict[str, Any]) -> None:
+        """Writes the policy, summary.json and the learning curve."""
+        config = self._config
+        save_policy(
+            self._directory.path / "policy",
+            self._state.learner.actor,
+            hidden=config.actor_hidden,
+            action_size=self._task.action_size,
+            metadata={"env": self._env_name, "seeds": self._seeds, "step": self.step},
+        )
+        final = self._run_episodes()
+        rate = self._learning_steps / self._learning_seconds if self._learning_steps else 0.0
+        self._directory.write_summary(
+            {
+                **about,
+                "seeds": self._seeds,
+                "steps": self.step,
+                "final_returns": final.episode_return.mean(1).tolist(),
+                "final_task_returns": final.episode_task_return.mean(1).tolist(),
+                "rewarded_steps": self._rewarded_steps.tolist(),
+                "updates_per_second": rate * config.updates_per_step * len(self._seeds),
+                "compilations": self.compilations(),
+            }
+        )
+        plot.plot_learning_curves(
+            [self._directory.path], self._directory.path / "learning_curve.png"
+        )
+        self._directory.close()
+        self._checkpointer.close()
+
+    def record_video(self, path: pathlib.Path) -> None:
+        """Writes an mp4 of one episode of the first seed with the mean action."""
+        actor = jax.tree.map(lambda x: x[0], self._state.learner.actor)
+        act = jax.jit(functools.partial(agent.act, config=self._config, task=self._task))
+        environments.record_video(
+            self._env_name,
+            lambda observation: np.asarray(act(actor, observation)),
+            path,
+            action_cost=self._action_cost,
+        )
+
+    def compilations(self) -> dict[str, int]:
+        """How often each jitted function of the run was compiled."""
+        return {
+            name: getattr(self, f"_{name}")._cache_size()
+            for name in ("collect", "train_step", "refresh", "diagnose", "mean_action")
+        }
+
+    def _environment_step(self) -> dict[str, jax.Array]:
+        """One step of every environment and what follows from it; returns update metrics."""
+        config = self._config
+        result = self._env.step(self._action)
+        transition = Transition(
+            self._observation,
+            self._action,
+            result.reward,
+            result.next_observation,
+            result.terminated,
+        )
+        self._rewarded_steps += result.reward > config.reward_threshold
+        ended = ~np.isnan(result.episode_return)
+        self._last_return[0, ended] = result.episode_return[ended]
+        self._last_return[1, ended] = result.episode_task_return[ended]
+        self.step += 1
+        metrics: dict[str, jax.Array] = {}
+        if self.step < config.warmup_steps:
+            self._state, action = self._collect(self._state, transition, result.observation)
+        else:
+            if config.uses_model and (self.step - config.warmup_steps) % config.fit_every == 0:
+                self._state, report = self._refresh(self._state)
+                self._fit_mse = np.asarray(report.holdout_mse)
+                self._fit_epochs = np.asarray(report.epochs)
+                self._check_finite("held-out error of the dynamics", self._fit_mse)
+            start = time.perf_counter()
+            self._state, action, metrics = self._train_step(
+                self._state, transition, result.observation
+            )
+            action = np.asarray(action)
+            self._learning_seconds += time.perf_counter() - start
+            self._learning_steps += 1
+        self._observation, self._action = result.observation, np.asarray(action)
+        if not np.isfinite(self._action).all():
+            for name, value in metrics.items():
+                self._check_finite(name, np.asarray(value))
+            self._check_finite("action", self._action)
+        return metrics
+
+    def _check_finite(self, name: str, value: np.ndarray) -> None:
+        if not np.isfinite(value).all():
+            steps = self._checkpointer.steps()
+            good = f"the last good checkpoint is {steps[-1]}" if steps else "there is no checkpoint"
+            seeds = [
+                self._seeds[i]
+                for i in np.flatnonzero(~np.isfinite(value).reshape(len(self._seeds), -1).all(1))
+            ]
+            raise ValueError(
+                f"training diverged at step {self.step}: {name} is not finite for seeds {seeds}; "
+                f"{good} in {self._directory.checkpoints}. Try smaller learning rates or risk"
+            )
+
+    def _run_episodes(self) -> Evaluation:
+        actor = self._state.learner.actor
+        return evaluate(self._eval_env, lambda obs: self._mean_action(actor, obs), len(self._seeds))
+
+    def _evaluate(self, bar: tqdm.tqdm, metrics: dict[str, jax.Array]) -> None:
+        """Evaluates, logs a row per seed, prints a line."""
+        update = {name: np.asarray(value) for name, value in metrics.items()}
+        for name, value in update.items():
+            self._check_finite(name, value)
+        keys = jax.vmap(lambda k: jax.random.fold_in(k, self.step))(self._diagnosis_keys)
+        values = jax.tree.map(np.asarray, self._diagnose(self._state, keys))
+        episodes = self._run_episodes()
+        rows = []
+        for i, seed in enumerate(self._seeds):
+            row = {
+                "step": self.step,
+                "seed": seed,
+                "eval_return": episodes.episode_return[i].mean(),
+                "eval_task_return": episodes.episode_task_return[i].mean(),
+                "eval_return_min": episodes.episode_return[i].min(),
+                "eval_return_max": episodes.episode_return[i].max(),
+                "train_return": self._last_return[0, i],
+                "train_task_return": self._last_return[1, i],
+                "rewarded_steps": self._rewarded_steps[i],
+                **{name: value[i] for name, value in sorted(values.items())},
+                "fit_epochs": self._fit_epochs[i],
+                **{f"holdout_mse_{n}": mse for n, mse in enumerate(self._fit_mse[i])},
+            }
+            # The same columns in every row, also in those before the first update.
+            for name in ("actor_loss", "critic_loss", "unet_loss", "local_uncertainty"):
+                row[name] = update[name][i] if name in update else np.nan
+            rows.append({name: float(value) for name, value in row.items()})
+        rate = bar.format_dict["rate"] or 0.0
+        updates = self._learning_steps / self._learning_seconds if self._learning_steps else 0.0
+        self._directory.log(rows, {"steps_per_second": rate, "learning_steps_per_second": updates})
+        mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+        bar.set_postfix(
+            {
+                "return": f"{mean['eval_return']:.1f}",
+                "Q": f"{mean['mean_q']:.2f}",
+                "sqrtU": f"{mean['mean_sqrt_u']:.3g}",
+                "alpha": f"{mean['alpha']:.2g}",
+            }
+        )
+        if bar.disable:
+            print(
+                f"step {self.step}: return {mean['eval_return']:.1f} "
+                f"(task {mean['eval_task_return']:.1f}), Q {mean['mean_q']:.2f}, "
+                f"sqrt(U) {mean['mean_sqrt_u']:.3g}, alpha {mean['alpha']:.2g}",
+                flush=True,
+            )
+        self._warn_about_bound(bar, rows)
+
+    def _warn_about_bound(self, bar: tqdm.tqdm, rows: list[dict[str, float]]) -> None:
+        over = [r for r in rows if self.step and r["max_sqrt_u"] > 1.05 * r["sqrt_u_bound"] > 0]
+        for row in over:
+            bar.write(
+                f"warning: step {self.step}, seed {row['seed']:.0f}: sqrt(U) reaches "
+                f"{row['max_sqrt_u']:.3g}, more than the {row['sqrt_u_bound']:.3g} that the local "
+                "uncertainty allows",
+                file=sys.stderr,
+            )
+
+    def _host_state(self) -> dict[str, Any]:
+        return {
+            "env": self._env.state(),
+            "eval_env": self._eval_env.state(),
+            "action": self._action,
+            "fit_mse": self._fit_mse,
+            "fit_epochs": self._fit_epochs,
+            "last_return": self._last_return,
+            "rewarded_steps": self._rewarded_steps,
+        }
+
+    def _save(self) -> None:
+        metadata = {"metrics_size": self._directory.metrics_size()}
+        self._checkpointer.save(self.step, self._state, self._host_state(), metadata)
+
+
+def _seed_sharding(num_seeds: int, devices: Sequence[jax.Device]) -> jax.sharding.Sharding:
+    """Seeds spread over the devices if they divide evenly, else all on the first."""
+    if num_seeds % len(devices):
+        return jax.sharding.SingleDeviceSharding(devices[0])
+    mesh = jax.sharding.Mesh(np.asarray(devices), ("seeds",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("seeds"))

@@ -1,0 +1,207 @@
+"""The files of a run: config.json, metrics.csv, TensorBoard events, summary.json."""
+
+import csv
+import importlib.metadata
+import io
+import json
+import math
+import os
+import pathlib
+import subprocess
+from typing import Any
+
+import jax
+import tensorboardX
+
+_PACKAGES = [
+    "qusac_jax",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "distrax",
+    "gymnasium",
+    "shimmy",
+    "dm_control",
+    "mujoco",
+    "orbax-checkpoint",
+    "numpy",
+]
+# What may differ when a run is continued; everything else decides its results.
+_FREE = ("num_steps", "device", "versions", "git_commit", "checkpoint_every")
+
+
+class RunDirectory:
+    """One run's directory. Opening it checks that it is new or belongs to the same run."""
+
+    def __init__(self, path: str | pathlib.Path, config: dict[str, Any]):
+        """Creates the directory with config.json, or checks the one that is there.
+
+        Args:
+            path: the directory.
+            config: JSON-compatible values that define the run.
+
+        Raises:
+            ValueError: if it belongs to a run with other values, or holds other files.
+        """
+        self.path = pathlib.Path(path).absolute()
+        self._tensorboard: tensorboardX.SummaryWriter | None = None
+        config = json.loads(json.dumps(config))
+        existing = self.path / "config.json"
+        if existing.is_file():
+            _check_same(self.path, _read_json(existing), config)
+        elif self.path.is_dir() and any(self.path.iterdir()):
+            raise ValueError(
+                f"workdir {str(path)!r} exists, is not empty and holds no config.json; "
+                "choose another, or empty it"
+            )
+        elif self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"workdir {str(path)!r} is a file; choose a directory")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            _write_json(existing, config)
+        except OSError as error:
+            raise ValueError(f"workdir {str(path)!r} cannot be written: {error}") from error
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        """Where the checkpoints go."""
+        return self.path / "checkpoints"
+
+    @property
+    def _metrics(self) -> pathlib.Path:
+        return self.path / "metrics.csv"
+
+    def metrics_size(self) -> int:
+        """Bytes written to metrics.csv so far, to be kept in a checkpoint."""
+        return self._metrics.stat().st_size if self._metrics.exists() else 0
+
+    def rewind(self, metrics_size: int, step: int) -> None:
+        """Forgets what was logged after a checkpoint, because the run will log it again.
+
+        Args:
+            metrics_size: as `metrics_size` returned then.
+            step: of the checkpoint.
+
+        Raises:
+            ValueError: if metrics.csv is shorter than it was then.
+        """
+        if self.metrics_size() < metrics_size:
+            raise ValueError(
+                f"{self._metrics} has {self.metrics_size()} bytes, fewer than the {metrics_size} "
+                "it had when the checkpoint was saved; restore it, or start in another workdir"
+            )
+        if self._metrics.exists():
+            os.truncate(self._metrics, metrics_size)
+        self._tensorboard = tensorboardX.SummaryWriter(
+            str(self.path / "tensorboard"), purge_step=step + 1
+        )
+
+    def log(self, rows: list[dict[str, float]], timing: dict[str, float]) -> None:
+        """Appends one row per seed to metrics.csv, and all of it to TensorBoard.
+
+        metrics.csv holds nothing that depends on the clock, so that it can be compared bit by bit.
+
+        Args:
+            rows: the same keys in each, `step` and `seed` among them.
+            timing: wall-clock figures, for TensorBoard only.
+        """
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        if self.metrics_size() == 0:
+            writer.writeheader()
+        writer.writerows(rows)
+        with self._metrics.open("a") as file:
+            file.write(text.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+        if self._tensorboard is None:
+            self._tensorboard = tensorboardX.SummaryWriter(str(self.path / "tensorboard"))
+        step = int(rows[0]["step"])
+        for row in rows:
+            for name, value in row.items():
+                if name not in ("step", "seed") and math.isfinite(value):
+                    self._tensorboard.add_scalar(f"{name}/seed_{int(row['seed'])}", value, step)
+        for name, value in timing.items():
+            self._tensorboard.add_scalar(f"timing/{name}", value, step)
+        self._tensorboard.flush()
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Writes summary.json."""
+        _write_json(self.path / "summary.json", summary)
+
+    def close(self) -> None:
+        """Closes the event file."""
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+
+def describe_program() -> dict[str, Any]:
+    """Versions, commit and device, for config.json."""
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    device = jax.devices()[0]
+    return {
+        "versions": versions,
+        "git_commit": _git_commit(),
+        "device": f"{len(jax.devices())} x {device.platform} ({device.device_kind})",
+    }
+
+
+def _git_commit() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=pathlib.Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _check_same(path: pathlib.Path, old: Any, new: dict[str, Any]) -> None:
+    old, new = _flatten(old), _flatten(new)
+    differing = [
+        f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and key.split(".")[0] not in _FREE
+    ]
+    if differing:
+        raise ValueError(
+            f"workdir {str(path)!r} belongs to a run with other values ({'; '.join(differing)}); "
+            "use the same values to continue it, or another workdir"
+        )
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _read_json(path: pathlib.Path) -> Any:
+    try:
+        content = json.loads(path.read_text())
+        if not isinstance(content, dict):
+            raise ValueError("it is not a JSON object")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); choose another workdir") from error
+    return content
+
+
+def _write_json(path: pathlib.Path, content: Any) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=2) + "\n")
+    partial.rename(path)

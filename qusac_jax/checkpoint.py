@@ -1,0 +1,217 @@
+"""Saving and exactly restoring the state of a run, through Orbax.
+
+A checkpoint is written under a temporary name and renamed when complete, so a run that dies while
+saving leaves the previous checkpoint as it was.
+"""
+
+import json
+import pathlib
+import zlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+PyTree = Any
+
+# Checksums of a checkpoint's files: TensorStore notices most damage, but late and not all.
+_CHECKSUMS = "checksums.json"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is missing, damaged, or belongs to something else."""
+
+
+class Restored(NamedTuple):
+    """What a checkpoint held."""
+
+    step: int
+    device: PyTree  # jax arrays
+    host: PyTree  # NumPy arrays in the dtypes that were saved, 64-bit ones included
+    metadata: dict[str, Any]  # whatever JSON can hold
+
+
+class Checkpointer:
+    """Numbered checkpoints in one directory, the oldest deleted first."""
+
+    def __init__(self, directory: str | pathlib.Path, *, max_to_keep: int = 2):
+        """Opens the directory; it is created at the first save.
+
+        Args:
+            directory: of this run's checkpoints.
+            max_to_keep: how many complete checkpoints stay.
+        """
+        self._directory = pathlib.Path(directory).absolute()
+        self._max_to_keep = max_to_keep
+        self._manager: ocp.CheckpointManager | None = None
+
+    def steps(self) -> list[int]:
+        """Steps of the complete checkpoints, ascending."""
+        if not self._directory.is_dir():
+            return []
+        return sorted(self._open().all_steps())
+
+    def save(self, step: int, device: PyTree, host: PyTree, metadata: dict[str, Any]) -> None:
+        """Writes a checkpoint and waits until it is complete.
+
+        Saving a step that is already there does nothing.
+
+        Args:
+            step: number of the checkpoint.
+            device: pytree of jax arrays, typed random keys included.
+            host: pytree of NumPy arrays.
+            metadata: JSON-compatible.
+
+        Raises:
+            CheckpointError: if it cannot be written; earlier ones are untouched.
+        """
+        if step in self.steps():
+            return
+        manager = self._open()
+        try:
+            manager.save(
+                step,
+                args=ocp.args.Composite(
+                    device=ocp.args.StandardSave(jax.tree.map(_key_to_data, device)),  # type: ignore[call-arg]
+                    host=ocp.args.StandardSave(jax.tree.map(np.asarray, host)),  # type: ignore[call-arg]
+                    metadata=ocp.args.JsonSave(metadata),  # type: ignore[call-arg]
+                ),
+            )
+            manager.wait_until_finished()
+            _write_checksums(self._directory / str(step))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"could not write checkpoint {step} to {self._directory}: {_first_line(error)}; "
+                "free disk space or choose another workdir. Earlier checkpoints are unharmed"
+            ) from error
+
+    def restore(self, device: PyTree, host: PyTree, *, step: int | None = None) -> Restored:
+        """Reads a checkpoint.
+
+        Args:
+            device: pytree with the structure, shapes, dtypes and shardings to restore.
+            host: the same for the NumPy part; only structure counts, the saved shapes win.
+            step: which one; default the latest.
+
+        Returns:
+            What was saved.
+
+        Raises:
+            CheckpointError: if there is none, or it is truncated or of another structure. The
+                files stay as they are.
+        """
+        steps = self.steps()
+        if not steps:
+            raise CheckpointError(f"there is no complete checkpoint in {self._directory}")
+        step = steps[-1] if step is None else step
+        if step not in steps:
+            raise CheckpointError(
+                f"there is no checkpoint {step} in {self._directory}; there are {steps}"
+            )
+        _verify_checksums(self._directory / str(step))
+        target = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+            jax.tree.map(_key_to_data, device),
+        )
+        try:
+            read = self._open().restore(
+                step,
+                args=ocp.args.Composite(
+                    device=ocp.args.StandardRestore(target),  # type: ignore[call-arg]
+                    host=ocp.args.StandardRestore(jax.tree.map(np.asarray, host)),  # type: ignore[call-arg]
+                    metadata=ocp.args.JsonRestore(),  # type: ignore[call-arg]
+                ),
+            )
+        except Exception as error:  # Orbax and TensorStore raise many types for damaged files.
+            raise CheckpointError(
+                f"checkpoint {step} in {self._directory} is damaged or belongs to another program: "
+                f"{_first_line(error)}. Nothing was changed; use an older checkpoint "
+                f"(--resume=latest_good), or another workdir"
+            ) from error
+        restored = jax.tree.map(_data_to_key, device, read["device"])
+        return Restored(step, restored, jax.tree.map(np.asarray, read["host"]), read["metadata"])
+
+    def restore_latest_good(self, device: PyTree, host: PyTree) -> Restored:
+        """Reads the latest checkpoint that can be read.
+
+        Raises:
+            CheckpointError: if none can, with the reason of the latest.
+        """
+        first: CheckpointError | None = None
+        for step in reversed(self.steps()):
+            try:
+                return self.restore(device, host, step=step)
+            except CheckpointError as error:
+                first = first or error
+        raise first or CheckpointError(f"there is no complete checkpoint in {self._directory}")
+
+    def delete_after(self, step: int) -> None:
+        """Removes checkpoints later than `step`, which a run resumed there will write anew."""
+        for later in self.steps():
+            if later > step:
+                self._open().delete(later)
+
+    def close(self) -> None:
+        """Releases Orbax's threads."""
+        if self._manager is not None:
+            self._manager.close()
+            self._manager = None
+
+    def _open(self) -> ocp.CheckpointManager:
+        if self._manager is None:
+            self._manager = ocp.CheckpointManager(
+                self._directory,
+                options=ocp.CheckpointManagerOptions(
+                    max_to_keep=self._max_to_keep, create=True, enable_async_checkpointing=False
+                ),
+            )
+        return self._manager
+
+
+def _checksums(directory: pathlib.Path) -> dict[str, int]:
+    files = sorted(f for f in directory.rglob("*") if f.is_file() and f.name != _CHECKSUMS)
+    return {str(f.relative_to(directory)): zlib.crc32(f.read_bytes()) for f in files}
+
+
+def _write_checksums(directory: pathlib.Path) -> None:
+    partial = directory / (_CHECKSUMS + ".partial")
+    partial.write_text(json.dumps(_checksums(directory), indent=1))
+    partial.rename(directory / _CHECKSUMS)
+
+
+def _verify_checksums(directory: pathlib.Path) -> None:
+    """Raises `CheckpointError` if a file of the checkpoint is not what was written."""
+    path = directory / _CHECKSUMS
+    if not path.is_file():  # killed between Orbax's rename and ours: the data is complete
+        return
+    try:
+        expected = json.loads(path.read_text())
+        found = _checksums(directory)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {_first_line(error)}") from error
+    wrong = [name for name, checksum in expected.items() if found.get(name) != checksum]
+    if wrong:
+        raise CheckpointError(
+            f"checkpoint {directory} is damaged: {', '.join(wrong[:3])} changed, was truncated or "
+            "is missing. Nothing was changed; use an older checkpoint (--resume=latest_good), or "
+            "another workdir"
+        )
+
+
+def _is_key(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _key_to_data(x: Any) -> Any:
+    return jax.random.key_data(x) if _is_key(x) else x
+
+
+def _data_to_key(like: Any, x: Any) -> Any:
+    return jax.random.wrap_key_data(x, impl=jax.random.key_impl(like)) if _is_key(like) else x
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:300]
