@@ -135,10 +135,10 @@ def _draw_curves(
     num_rows = -(-len(grouped) // num_columns)
     with matplotlib.rc_context(_style()):
         figure = Figure((max(4.0 * num_columns, 5.5), 3.0 * num_rows + 0.6), layout="constrained")
-        panels = figure.subplots(num_rows, num_columns, squeeze=False).flat
+        panels = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
         for panel, (env, per_env) in zip(panels, summaries.items(), strict=False):
             _draw_panel(panel, env, per_env, styles, x)
-        for panel in list(panels)[len(summaries) :]:
+        for panel in panels[len(summaries) :]:
             panel.set_visible(False)
         figure.supylabel(y.replace("_", " "), fontsize=10)
         handles = {
@@ -197,6 +197,8 @@ def _draw_aggregates(aggregates: list[results.Aggregate], path: pathlib.Path) ->
                         row, item.high - item.low, 0.5, left=item.low, color=color, alpha=0.35
                     )
                     panel.plot([item.value] * 2, [row - 0.25, row + 0.25], color=color, lw=2.5)
+            panel.use_sticky_edges = False  # a margin beside the bars too
+            panel.autoscale_view()
             panel.set_title(statistic)
             panel.set_yticks(range(len(labels)), labels)
             panel.set_ylim(len(labels) - 0.5, -0.5)

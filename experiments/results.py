@@ -197,7 +197,7 @@ def aggregate(
 
 def is_suite_task(env: str) -> bool:
     """Whether an environment belongs to the control suite: `dmc:` or one of the short names."""
-    return not env.startswith(("gym:", "brax:"))
+    return not env.startswith("gym:")
 
 
 def _normalize(env: str, by_label: dict[str, list[Curve]]):

@@ -73,7 +73,7 @@ def inverted_double_pendulum(
 
     Both poles are 0.6 long; o[1], o[2] are the sines and o[3], o[4] the cosines of the joint
     angles. Gymnasium reads the height one physics step earlier than the observation, so that the
-    two can differ within a few millimetres of the threshold.
+    two can differ close to the threshold.
     """
     del observation, action
     sine, cosine = next_observation[..., 1:3], next_observation[..., 3:5]
