@@ -38,7 +38,15 @@ class ActionCost(gymnasium.Wrapper):
         seed = self._initial_seed if seed is None else seed
         self._initial_seed = None
         self.episode_steps = 0
-        observation, info = self.env.reset(seed=seed, options=options)
+        try:
+            observation, info = self.env.reset(seed=seed, options=options)
+        except Exception as error:  # mujoco.FatalError has no narrower base
+            if "OpenGL" not in str(error):
+                raise
+            raise ValueError(
+                f"env: {self.name!r} needs OpenGL even where nothing is shown ({error}); set the "
+                "environment variable MUJOCO_GL to egl or osmesa"
+            ) from error
         if not np.isfinite(observation).all():
             raise ValueError(self._not_finite("observation", observation))
         return observation, info

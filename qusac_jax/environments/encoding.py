@@ -21,8 +21,13 @@ def to_json(encoded: Any) -> bytes:
 
 
 def from_json(data: bytes) -> Any:
-    """Inverse of `to_json`."""
-    return json.loads(data)
+    """Inverse of `to_json`; raises `ValueError` for anything else."""
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise ValueError(
+            f"environment state is damaged ({error}); restore another checkpoint"
+        ) from error
 
 
 def encode(value: Any) -> Any:

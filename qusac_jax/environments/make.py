@@ -55,10 +55,12 @@ def make(
     rho = _check_action_cost(parsed.action_cost if action_cost is None else action_cost)
     check_seed(seed)
     env = _make_suite(parsed, seed, render) if parsed.family == "dmc" else _make_gym(parsed, render)
-    _check_spaces(name, env)
+    _check_observation_space(name, env.observation_space)
+    bounds = _check_action_space(name, env.action_space)
     env = _flatten(env)
-    if np.any(env.action_space.low != -1) or np.any(env.action_space.high != 1):
-        env = wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
+    if np.any(bounds.low != -1) or np.any(bounds.high != 1):
+        ones = np.ones_like(bounds.low)
+        env = wrappers.RescaleAction(env, -ones, ones)
     return ActionCost(env, name=name, action_cost=rho, initial_seed=seed)
 
 
@@ -144,14 +146,15 @@ def _flatten(env: gymnasium.Env) -> gymnasium.Env:
     return env
 
 
-def _check_spaces(name: str, env: gymnasium.Env) -> None:
-    action = env.action_space
+def _check_action_space(name: str, action: spaces.Space) -> spaces.Box:
     if not isinstance(action, spaces.Box) or len(action.shape) != 1 or action.shape[0] == 0:
         raise ValueError(
             f"env: {name!r} has the action space {action}, but actions must be a flat Box; choose "
             "an environment with continuous actions"
         )
-    if not action.is_bounded("both") or not np.issubdtype(action.dtype, np.floating):
+    # MuJoCo's word for an actuator without limits is 1e10.
+    bounded = np.all(np.maximum(np.abs(action.low), np.abs(action.high)) < 1e10)
+    if not bounded or not np.issubdtype(action.dtype, np.floating):
         raise ValueError(
             f"env: {name!r} has the unbounded or integer action space {action}, but actions are "
             "rescaled from [-1, 1]; wrap it with a bounded float Box"
@@ -160,7 +163,10 @@ def _check_spaces(name: str, env: gymnasium.Env) -> None:
         raise ValueError(
             f"env: {name!r} has an action with no range, {action}; remove that component"
         )
-    observation = env.observation_space
+    return action
+
+
+def _check_observation_space(name: str, observation: spaces.Space) -> None:
     leaves = observation.values() if isinstance(observation, spaces.Dict) else [observation]
     most = 2 if isinstance(observation, spaces.Dict) else 1
     fits = [isinstance(leaf, spaces.Box) and len(leaf.shape) <= most for leaf in leaves]

@@ -66,7 +66,9 @@ def parse_name(name: str) -> ParsedName:
         return _parse_suite(name, rest)
     if family == "gym" and rest:
         return _parse_gym(name, rest)
-    near = _near_misses(name, [*ALIASES, *(f"gym:{env}" for env in gymnasium.registry)])
+    # shimmy registers the suite once more as gym:dm_control/...; dmc: is the name for it here.
+    own = [f"gym:{env}" for env in gymnasium.registry if not env.startswith("dm_control/")]
+    near = _near_misses(name, [*ALIASES, *own])
     raise ValueError(
         f"env: there is no environment {name!r}{near}; use one of {', '.join(ALIASES)}, "
         "or dmc:DOMAIN:TASK, or gym:ID"

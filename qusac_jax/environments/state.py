@@ -6,16 +6,19 @@ the next simulation step (body positions), and the plain attributes of the Pytho
 wrappers, task, and environment.
 """
 
+import importlib
 import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import gymnasium
-import mujoco
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from qusac_jax.environments import encoding
 from qusac_jax.environments.make import make
+
+mujoco: Any = importlib.import_module("mujoco")  # compiled, without type information
 
 # What the suite's tasks change in the model from episode to episode or draw when they are built.
 MODEL_FIELDS = (
@@ -68,7 +71,7 @@ DERIVED_FIELDS = (
 # Objects that carry no state of an episode, or none that this module does not save otherwise.
 _CONSTANT_TYPES = (
     gymnasium.Space,
-    gymnasium.envs.registration.EnvSpec,
+    EnvSpec,
     mujoco.MjModel,
     mujoco.MjData,
     type,
@@ -120,13 +123,20 @@ def capture(env: gymnasium.Env) -> Captured:
         physics = np.concatenate([integration, _gather(data, DERIVED_FIELDS)])
         model_fields = _gather(model, MODEL_FIELDS)
     # The values in `attributes` are encoded already; a list of dicts of them is plain JSON.
-    return Captured(physics, model_fields, encoding.to_json(attributes))
+    python = encoding.to_json({"name": _name(env), "layers": attributes})
+    return Captured(physics, model_fields, python)
 
 
 def restore(env: gymnasium.Env, captured: Captured) -> None:
     """Puts `env`, built under the same name, into the captured state."""
     layers = list(_layers(env))
-    attributes = encoding.from_json(captured.python)
+    saved_state = encoding.from_json(captured.python)
+    if saved_state["name"] != _name(env):
+        raise ValueError(
+            f"environment state belongs to {saved_state['name']!r}, not to {_name(env)!r}; restore "
+            "it for the environment that it was saved from"
+        )
+    attributes = saved_state["layers"]
     if len(attributes) != len(layers):
         raise ValueError(
             f"environment state has {len(attributes)} layers, but {_name(env)!r} has "
@@ -228,7 +238,7 @@ def _control_environment(layer: gymnasium.Env) -> Any | None:
     return inner if hasattr(inner, "physics") and hasattr(inner, "task") else None
 
 
-def _mujoco_pair(env: gymnasium.Env) -> tuple[mujoco.MjModel, mujoco.MjData] | None:
+def _mujoco_pair(env: gymnasium.Env) -> tuple[Any, Any] | None:
     control = _control_environment(env.unwrapped)
     if control is not None:
         return control.physics.model.ptr, control.physics.data.ptr

@@ -9,26 +9,26 @@ leading axes. Axes: O observation size, D action size.
 import types
 from collections.abc import Callable, Mapping
 
-import chex
+import jax
 import jax.numpy as jnp
 
 from qusac_jax.environments.names import parse_name
 
-TerminationFn = Callable[[chex.Array, chex.Array, chex.Array], chex.Array]
+TerminationFn = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
-def never(observation: chex.Array, action: chex.Array, next_observation: chex.Array) -> chex.Array:
-    """Only time limits end an episode: all suite tasks but lqr, Pendulum, HalfCheetah, ..."""
+def never(observation: jax.Array, action: jax.Array, next_observation: jax.Array) -> jax.Array:
+    """Only time limits end an episode: suite tasks, Pendulum, HalfCheetah, ..."""
     del observation, action
     return jnp.zeros(next_observation.shape[:-1], bool)
 
 
-def _unless_healthy(healthy: chex.Array, next_observation: chex.Array) -> chex.Array:
+def _unless_healthy(healthy: jax.Array, next_observation: jax.Array) -> jax.Array:
     # NaN and Inf are unhealthy too, as in Gymnasium.
     return ~(healthy & jnp.isfinite(next_observation).all(-1))
 
 
-def hopper(observation: chex.Array, action: chex.Array, next_observation: chex.Array) -> chex.Array:
+def hopper(observation: jax.Array, action: jax.Array, next_observation: jax.Array) -> jax.Array:
     """Hopper-v4/v5: height o[0] > 0.7, |angle o[1]| < 0.2, |o[1:]| < 100."""
     del observation, action
     height, angle = next_observation[..., 0], next_observation[..., 1]
@@ -36,9 +36,7 @@ def hopper(observation: chex.Array, action: chex.Array, next_observation: chex.A
     return _unless_healthy((height > 0.7) & (jnp.abs(angle) < 0.2) & bounded, next_observation)
 
 
-def walker2d(
-    observation: chex.Array, action: chex.Array, next_observation: chex.Array
-) -> chex.Array:
+def walker2d(observation: jax.Array, action: jax.Array, next_observation: jax.Array) -> jax.Array:
     """Walker2d-v4/v5: height o[0] in (0.8, 2), angle o[1] in (-1, 1)."""
     del observation, action
     height, angle = next_observation[..., 0], next_observation[..., 1]
@@ -46,16 +44,14 @@ def walker2d(
     return _unless_healthy(healthy, next_observation)
 
 
-def ant(observation: chex.Array, action: chex.Array, next_observation: chex.Array) -> chex.Array:
+def ant(observation: jax.Array, action: jax.Array, next_observation: jax.Array) -> jax.Array:
     """Ant-v4/v5: height o[0] in [0.2, 1]."""
     del observation, action
     height = next_observation[..., 0]
     return _unless_healthy((height >= 0.2) & (height <= 1.0), next_observation)
 
 
-def humanoid(
-    observation: chex.Array, action: chex.Array, next_observation: chex.Array
-) -> chex.Array:
+def humanoid(observation: jax.Array, action: jax.Array, next_observation: jax.Array) -> jax.Array:
     """Humanoid-v4/v5: height o[0] in (1, 2)."""
     del observation, action
     height = next_observation[..., 0]
@@ -63,21 +59,21 @@ def humanoid(
 
 
 def inverted_pendulum(
-    observation: chex.Array, action: chex.Array, next_observation: chex.Array
-) -> chex.Array:
+    observation: jax.Array, action: jax.Array, next_observation: jax.Array
+) -> jax.Array:
     """InvertedPendulum-v4/v5: |angle o[1]| <= 0.2."""
     del observation, action
     return _unless_healthy(jnp.abs(next_observation[..., 1]) <= 0.2, next_observation)
 
 
 def inverted_double_pendulum(
-    observation: chex.Array, action: chex.Array, next_observation: chex.Array
-) -> chex.Array:
+    observation: jax.Array, action: jax.Array, next_observation: jax.Array
+) -> jax.Array:
     """InvertedDoublePendulum-v4/v5: height of the tip above 1.
 
     Both poles are 0.6 long; o[1], o[2] are the sines and o[3], o[4] the cosines of the joint
     angles. Gymnasium reads the height one physics step earlier than the observation, so that the
-    two can differ within a few millimetres of the threshold.
+    two can differ close to the threshold.
     """
     del observation, action
     sine, cosine = next_observation[..., 1:3], next_observation[..., 3:5]
@@ -87,17 +83,11 @@ def inverted_double_pendulum(
 
 
 def mountain_car_continuous(
-    observation: chex.Array, action: chex.Array, next_observation: chex.Array
-) -> chex.Array:
+    observation: jax.Array, action: jax.Array, next_observation: jax.Array
+) -> jax.Array:
     """MountainCarContinuous-v0: position o[0] >= 0.45 with velocity o[1] >= 0."""
     del observation, action
     return (next_observation[..., 0] >= 0.45) & (next_observation[..., 1] >= 0.0)
-
-
-def lqr(observation: chex.Array, action: chex.Array, next_observation: chex.Array) -> chex.Array:
-    """The suite's lqr tasks: norm of positions and velocities below 1e-6."""
-    del observation, action
-    return jnp.linalg.norm(next_observation, axis=-1) < 1e-6
 
 
 TERMINATIONS: Mapping[str, TerminationFn] = types.MappingProxyType(
@@ -112,7 +102,6 @@ TERMINATIONS: Mapping[str, TerminationFn] = types.MappingProxyType(
             inverted_pendulum,
             inverted_double_pendulum,
             mountain_car_continuous,
-            lqr,
         )
     }
 )
@@ -145,7 +134,7 @@ def termination_name(name: str) -> str:
     """The key in `TERMINATIONS` that belongs to an environment, or "unknown"."""
     parsed = parse_name(name)
     if parsed.family == "dmc":
-        return "lqr" if parsed.domain == "lqr" else "never"
+        return "never"  # but for lqr, whose unbounded actions `make` refuses
     return GYM_TERMINATIONS.get(parsed.task, "unknown")
 
 

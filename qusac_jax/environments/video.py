@@ -151,6 +151,7 @@ def _render_in_subprocess(arguments: list[str]) -> None:
                 text=True,
                 timeout=_RENDER_TIMEOUT_S,
                 check=False,
+                close_fds=False,  # spawns instead of forking, which JAX's threads do not survive
             )
         except subprocess.TimeoutExpired:
             failures.append(f"{backend}: not done after {_RENDER_TIMEOUT_S} s")

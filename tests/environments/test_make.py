@@ -1,0 +1,216 @@
+"""Construction, action cost, scaling, guards and error messages of single environments."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from qusac_jax import environments
+from qusac_jax.environments.names import load_suite
+
+
+class ProbeEnv(gymnasium.Env):
+    """Counts its steps in the observation; misbehaves as told."""
+
+    def __init__(self, action_space=None, observation_space=None, bad=None, render_mode=None):
+        self.action_space = action_space or spaces.Box(-1.0, 1.0, (2,))
+        self.observation_space = observation_space or spaces.Box(-np.inf, np.inf, (1,))
+        self.render_mode = render_mode
+        self.bad = bad
+        self.count = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        observation, reward = np.full(1, self.count, np.float32), 1.0
+        if self.bad == "observation" and self.count == 3:
+            observation[0] = np.nan
+        if self.bad == "reward" and self.count == 3:
+            reward = np.inf
+        return observation, reward, False, False, {"seen": np.array(action)}
+
+
+@pytest.fixture
+def register():
+    names = []
+
+    def add(**arguments):
+        env_id = f"Probe{len(names)}-v0"
+        gymnasium.register(env_id, entry_point=ProbeEnv, kwargs=arguments)
+        names.append(env_id)
+        return f"gym:{env_id}"
+
+    yield add
+    for name in names:
+        del gymnasium.registry[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "domain", "task", "rho"),
+    [
+        ("acrobot", "acrobot", "swingup_sparse", 0.01),
+        ("reacher_hard", "reacher", "hard", 0.01),
+        ("cartpole_swingup", "cartpole", "swingup_sparse", 0.01),
+        ("pendulum", "pendulum", "swingup", 0.05),
+        ("point_mass", "point_mass", "easy", 0.05),
+        ("ball_in_cup", "ball_in_cup", "catch", 0.2),
+    ],
+)
+def test_paper_tasks_are_the_suites_with_action_cost(name, domain, task, rho):
+    raw = load_suite().load(domain, task, task_kwargs={"random": 7})
+    expected = raw.reset()
+    env = environments.make(name, seed=7)
+    observation, _ = env.reset()
+    assert observation.dtype == np.float32
+    assert env.observation_space.contains(observation)
+    rng = np.random.default_rng(0)
+    steps = 0
+    while True:
+        np.testing.assert_array_equal(
+            observation, np.float32(np.hstack([np.ravel(o) for o in expected.observation.values()]))
+        )
+        if expected.last():
+            break
+        action = rng.uniform(-1, 1, env.action_space.shape)
+        expected = raw.step(action)
+        observation, reward, terminated, truncated, info = env.step(action)
+        steps += 1
+        assert info["task_reward"] == expected.reward
+        np.testing.assert_allclose(
+            reward, expected.reward - rho * np.sum(action**2), rtol=0, atol=1e-12
+        )
+        assert not terminated
+        assert truncated == expected.last()
+    assert steps == 1000 == environments.spec(name).max_episode_steps
+
+
+def test_spec_of_a_paper_task():
+    assert environments.spec("pendulum") == environments.Spec("pendulum", 3, 1, 0.05, 1000, "never")
+    assert environments.spec("dmc:pendulum:swingup").action_cost == 0
+    assert environments.spec("pendulum", action_cost=0.5).action_cost == 0.5
+    hopper = environments.spec("gym:Hopper-v5")
+    assert hopper == environments.Spec("gym:Hopper-v5", 11, 3, 0.0, 1000, "hopper")
+
+
+@pytest.mark.parametrize("name", ["reacher_hard", "gym:Hopper-v5"])
+def test_same_seed_same_trajectory_over_episodes(name):
+    first, second, other = (environments.make(name, seed=seed) for seed in (5, 5, 6))
+    for _ in range(3):
+        starts = [env.reset()[0] for env in (first, second, other)]
+        np.testing.assert_array_equal(starts[0], starts[1])
+        assert np.any(starts[0] != starts[2])
+        for _ in range(5):
+            steps = [env.step(env.action_space.high / 2)[0] for env in (first, second)]
+            np.testing.assert_array_equal(*steps)
+    np.testing.assert_array_equal(first.reset(seed=9)[0], other.reset(seed=9)[0])
+
+
+def test_actions_are_clipped_then_rescaled(register):
+    low, high = np.float32([-2, 0]), np.float32([2, 10])
+    name = register(action_space=spaces.Box(low, high))
+    env = environments.make(name, action_cost=0.1)
+    assert env.action_space == spaces.Box(-1, 1, (2,))
+    env.reset()
+    _, reward, _, _, info = env.step(np.array([-3.0, 0.5]))
+    # -3 counts as -1, which is -2 there; 0.5 lies at three quarters of [0, 10].
+    np.testing.assert_allclose(info["seen"], [-2.0, 7.5], rtol=1e-6)
+    np.testing.assert_allclose(reward, 1.0 - 0.1 * (1.0 + 0.25), rtol=1e-6)
+    assert info["task_reward"] == 1.0
+
+
+def test_a_limit_is_given_to_environments_without(register):
+    env = environments.make(register())
+    env.reset()
+    truncated = [env.step(np.zeros(2))[3] for _ in range(1000)]
+    assert truncated == [False] * 999 + [True]
+
+
+@pytest.mark.parametrize("quantity", ["observation", "reward"])
+def test_values_that_are_not_finite_are_named(register, quantity):
+    name = register(bad=quantity)
+    env = environments.make(name)
+    env.reset()
+    env.step(np.zeros(2))
+    env.step(np.zeros(2))
+    with pytest.raises(ValueError, match=rf"{name}.*{quantity} that is not finite at step 3"):
+        env.step(np.zeros(2))
+
+
+def test_a_physics_that_diverges_is_named():
+    env = environments.make("cartpole_swingup", seed=0)
+    env.reset()
+    env.unwrapped.get_wrapper_attr("physics").data.qvel[:] = 1e200
+    with pytest.raises(ValueError, match=r"cartpole_swingup.*not finite at step 1"):
+        env.step(np.zeros(1))
+
+
+@pytest.mark.parametrize("action", [np.array([np.nan, 0.0]), np.array([np.inf, 0.0]), np.zeros(3)])
+def test_bad_actions_are_named(register, action):
+    env = environments.make(register())
+    env.reset()
+    with pytest.raises(ValueError, match=r"2,.*finite numbers"):
+        env.step(action)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cartpole_swngup", "near: cartpole_swingup"),
+        ("dmc:cartpole:swing", "near: dmc:cartpole:swingup"),
+        ("dmc:cartpole", "no task 'dmc:cartpole'"),
+        ("gym:Hoper-v5", "near: gym:Hopper-v5"),
+        ("gym:no_such_module:X-v0", "install"),
+        ("", "acrobot"),
+    ],
+)
+def test_unknown_names_list_near_misses(name, message):
+    with pytest.raises(ValueError, match=message):
+        environments.check_name(name)
+
+
+@pytest.mark.parametrize("name", ["pendulum", "dmc:walker:run", "gym:Pendulum-v1"])
+def test_known_names_pass(name):
+    environments.check_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gym:CartPole-v1", r"Discrete\(2\), but actions must be a flat Box"),
+        ("dmc:lqr:lqr_2_1", "unbounded"),
+        ("gym:FrozenLake-v1", "Discrete.*flat Box or a Dict of Boxes"),
+    ],
+)
+def test_spaces_that_do_not_fit(name, message):
+    with pytest.raises(ValueError, match=message):
+        environments.make(name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"action_space": spaces.Box(-np.inf, np.inf, (2,))}, "unbounded"),
+        ({"action_space": spaces.Box(0, 3, (2,), np.int64)}, "integer"),
+        ({"observation_space": spaces.Box(0, 255, (8, 8, 3), np.uint8)}, "flat Box"),
+        ({"observation_space": spaces.Tuple([spaces.Box(0, 1)])}, "flat Box"),
+    ],
+)
+def test_probe_spaces_that_do_not_fit(register, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        environments.make(register(**arguments))
+
+
+@pytest.mark.parametrize("cost", [-0.1, np.nan, np.inf])
+def test_action_cost_is_checked(cost):
+    with pytest.raises(ValueError, match="action_cost"):
+        environments.make("pendulum", action_cost=cost)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_seed_is_checked(seed):
+    with pytest.raises(ValueError, match="seed must be"):
+        environments.make("pendulum", seed=seed)

@@ -1,0 +1,97 @@
+"""Termination functions against what the real environments do."""
+
+import jax
+import numpy as np
+import pytest
+
+from qusac_jax import environments
+
+
+def rollout(name, num_steps, policy):
+    env = environments.make(name, seed=0)
+    rng = np.random.default_rng(1)
+    observation, _ = env.reset()
+    transitions, ends = [], []
+    for _ in range(num_steps):
+        action = policy(observation, rng, env.action_space.shape[0])
+        successor, _, terminated, truncated, _ = env.step(action)
+        transitions.append((observation, np.float32(action), successor))
+        ends.append(terminated)
+        observation = env.reset()[0] if terminated or truncated else successor
+    return [np.stack(part) for part in zip(*transitions, strict=True)], np.array(ends)
+
+
+def uniform(observation, rng, size):
+    return rng.uniform(-1, 1, size)
+
+
+def push_along(observation, rng, size):
+    return np.sign(observation[1:]) + 0.0 * rng.uniform(size=size)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_steps", "policy"),
+    [
+        ("gym:Hopper-v4", 600, uniform),
+        ("gym:Hopper-v5", 600, uniform),
+        ("gym:Walker2d-v5", 600, uniform),
+        ("gym:Ant-v5", 1500, uniform),
+        ("gym:Humanoid-v5", 300, uniform),
+        ("gym:InvertedPendulum-v4", 300, uniform),
+        ("gym:InvertedPendulum-v5", 300, uniform),
+        ("gym:MountainCarContinuous-v0", 400, push_along),
+    ],
+)
+def test_agrees_with_the_environment(name, num_steps, policy):
+    transitions, ends = rollout(name, num_steps, policy)
+    assert 0 < ends.sum() < num_steps
+    predicted = jax.jit(environments.termination_fn(name))(*transitions)
+    np.testing.assert_array_equal(predicted, ends)
+
+
+@pytest.mark.parametrize("name", ["gym:HalfCheetah-v5", "gym:Pendulum-v1", "gym:Swimmer-v5"])
+def test_never_ending_ones_do_not_end(name):
+    transitions, ends = rollout(name, 250, uniform)
+    assert not ends.any()
+    predicted = environments.termination_fn(name)(*transitions)
+    assert predicted.shape == ends.shape
+    assert not predicted.any()
+
+
+@pytest.mark.parametrize("name", ["gym:InvertedDoublePendulum-v4", "gym:InvertedDoublePendulum-v5"])
+def test_double_pendulum_agrees_but_near_the_threshold(name):
+    (observation, action, successor), ends = rollout(name, 1000, uniform)
+    predicted = environments.termination_fn(name)(observation, action, successor)
+    sine, cosine = successor[:, 1:3], successor[:, 3:5]
+    both = np.arctan2(sine, cosine).cumsum(1)
+    height = 0.6 * np.cos(both).sum(1)
+    clear = np.abs(height - 1.0) > 0.02
+    assert ends[clear].sum() > 10
+    np.testing.assert_array_equal(predicted[clear], ends[clear])
+    assert (predicted == ends).mean() > 0.95
+
+
+def test_leading_axes_and_values_that_are_not_finite():
+    hopper = environments.termination_fn("gym:Hopper-v5")
+    standing = np.zeros((2, 3, 11), np.float32)
+    standing[..., 0] = 1.25
+    standing[0, 1, 0] = 0.5  # fallen
+    standing[1, 0, 1] = 0.3  # tilted
+    standing[1, 2, 5] = np.nan
+    done = hopper(standing, np.zeros((2, 3, 3)), standing)
+    np.testing.assert_array_equal(done, [[False, True, False], [True, False, True]])
+
+
+def test_override_and_unknown():
+    name = "gym:MountainCarContinuous-v0"
+    never = environments.termination_fn(name, "never")
+    assert not never(np.zeros(2), np.zeros(1), np.ones(2))
+
+    def own(observation, action, next_observation):
+        return next_observation[..., 0] > 0
+
+    assert environments.termination_fn(name, own) is own
+    with pytest.raises(ValueError, match=r"one of never.*got 'hoper'"):
+        environments.termination_fn(name, "hoper")
+    with pytest.raises(ValueError, match=r"known.*Hopper-v5.*termination='never'"):
+        environments.termination_fn("gym:LunarLanderContinuous-v3")

@@ -1,0 +1,200 @@
+"""Reading runs, statistics by hand, figures, and bad input of the plotting command."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from experiments import plot, results
+
+HEADER = "step,seed,eval_return,eval_task_return,mean_q"
+
+
+def write_run(path, env, method, rows, preset="qusac", header=HEADER, tail=""):
+    path.mkdir(parents=True)
+    config = {"env": env, "method": method, "preset": preset, "seed": 0, "num_seeds": 1}
+    (path / "config.json").write_text(json.dumps(config))
+    lines = [header, *(",".join(map(str, row)) for row in rows)]
+    (path / "metrics.csv").write_text("\n".join(lines) + "\n" + tail)
+    return path
+
+
+def rows_for(seeds, finals, steps=(0, 100, 200)):
+    """Straight lines from 0 to the final return; 1 more without action cost."""
+    return [
+        (step, seed, final * step / steps[-1], final * step / steps[-1] + 1, 0.0)
+        for step in steps
+        for seed, final in zip(seeds, finals, strict=True)
+    ]
+
+
+def test_mean_and_standard_error_by_hand(tmp_path):
+    run = write_run(tmp_path / "a", "pendulum", "upper_bound", rows_for([0, 1], [100.0, 300.0]))
+    grouped = results.group(results.read_runs([run]))
+    summary = results.summarize(grouped["pendulum"]["upper_bound"])
+    np.testing.assert_array_equal(summary.x, [0, 100, 200])
+    np.testing.assert_allclose(summary.mean, [0, 100, 200])
+    # At the end: 100 and 300, standard deviation 100 sqrt(2), by sqrt(2).
+    np.testing.assert_allclose(summary.standard_error, [0, 50, 100])
+    assert summary.num_seeds == 2
+
+
+def test_groups_by_preset_or_method_over_directories(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", "pendulum", "upper_bound", rows_for([0], [1.0])),
+        write_run(tmp_path / "b", "pendulum", "upper_bound", rows_for([1], [2.0])),
+        write_run(tmp_path / "c", "pendulum", "ensemble_mean", rows_for([0], [3.0]), "mbpo"),
+        write_run(tmp_path / "d", "acrobot", "pombu", rows_for([0], [4.0])),
+        tmp_path,  # is no run
+    ]
+    grouped = results.group(results.read_runs(runs))
+    assert {env: list(by_label) for env, by_label in grouped.items()} == {
+        "acrobot": ["pombu"],
+        "pendulum": ["mbpo", "upper_bound"],
+    }
+    assert [curve.seed for curve in grouped["pendulum"]["upper_bound"]] == [0, 1]
+
+
+def test_other_evaluation_points_are_interpolated_and_the_shortest_ends_the_mean(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [200.0], (0, 100, 200))),
+        write_run(tmp_path / "b", "pendulum", "pombu", rows_for([1], [150.0], (0, 50, 150))),
+    ]
+    summary = results.summarize(results.read_runs(runs))
+    np.testing.assert_array_equal(summary.x, [0, 50, 100, 150])
+    np.testing.assert_allclose(summary.mean, [0, 50, 100, 150])  # both have slope 1
+
+
+def test_moving_average_by_hand(tmp_path):
+    rows = [(step, 0, value, value, 0) for step, value in enumerate([1.0, 2.0, 6.0, 7.0])]
+    run = write_run(tmp_path / "a", "pendulum", "pombu", rows)
+    (curve,) = results.read_runs([run], smooth=2)
+    np.testing.assert_allclose(curve.y, [1.0, 1.5, 4.0, 6.5])
+    assert curve.final_return == 7.0  # the table tells the last evaluation itself
+
+
+@pytest.mark.parametrize("tail", ["300,0,9", "300,0,9,9,9", "3"])
+def test_an_incomplete_last_line_is_ignored(tmp_path, tail):
+    run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [5.0]), tail=tail)
+    (curve,) = results.read_runs([run])
+    assert curve.x[-1] == 200
+    assert curve.final_return == 5.0
+
+
+def test_normalized_scores_by_hand(tmp_path):
+    runs = [
+        write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0, 1], [100.0, 300.0])),
+        write_run(tmp_path / "b", "pendulum", "pombu", rows_for([2], [900.0]), "sac"),
+        write_run(tmp_path / "c", "gym:Pendulum-v1", "pombu", rows_for([0, 1], [-200.0, -400.0])),
+        write_run(tmp_path / "d", "gym:Pendulum-v1", "pombu", rows_for([0], [-1000.0]), "sac"),
+        write_run(tmp_path / "e", "acrobot", "pombu", rows_for([0], [1.0])),  # without sac
+    ]
+    scores = results.normalized_final_returns(results.group(results.read_runs(runs)))
+    # Tasks in alphabetical order: gym between the worst (-1000) and the best (-200), then / 1000.
+    np.testing.assert_allclose(scores["pombu"], [[1.0, 0.1], [0.75, 0.3]])
+    np.testing.assert_allclose(scores["sac"], [[0.0, 0.9]])
+
+
+def test_aggregates_by_hand():
+    rng = np.random.default_rng(0)
+    scores = {"a": rng.uniform(size=(8, 4)), "b": np.full((3, 4), 0.25)}
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    found = {(item.label, item.statistic): item for item in results.aggregate(scores)}
+    np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+    # Median of the means per task; mean of the middle half of all 32 scores.
+    np.testing.assert_allclose(found["a", "median"].value, np.median(scores["a"].mean(0)))
+    np.testing.assert_allclose(found["a", "IQM"].value, np.sort(scores["a"].ravel())[8:24].mean())
+    assert found["a", "IQM"].low < found["a", "IQM"].value < found["a", "IQM"].high
+    # Nothing varies: no width.
+    assert found["b", "IQM"][2:] == (0.25, 0.25, 0.25, 4, 3)
+
+
+def test_command_writes_everything(tmp_path, capsys):
+    runs = []
+    for env in ("pendulum", "acrobot"):
+        for method, final in (("upper_bound", 800.0), ("ensemble_mean", 100.0)):
+            rows = rows_for([0, 1, 2], [final, final + 30, final + 60])
+            runs.append(str(write_run(tmp_path / f"{env}-{method}", env, method, rows)))
+    plot.main([*runs, f"--output={tmp_path / 'out'}"])
+    assert sorted(os.listdir(tmp_path / "out")) == [
+        "aggregate.csv",
+        "aggregate.png",
+        "learning_curves.csv",
+        "learning_curves.png",
+    ]
+    # Standard deviation 30, by sqrt(3).
+    printed = capsys.readouterr().out
+    assert "| pendulum | upper_bound | 3 | 200 | 830.0 ± 17.3 | 831.0 ± 17.3 |" in printed
+    assert "| acrobot | ensemble_mean | 3 | 200 | 130.0 ± 17.3 | 131.0 ± 17.3 |" in printed
+    with (tmp_path / "out" / "learning_curves.csv").open() as file:
+        last = list(csv.DictReader(file))[-1]
+    assert (last["env"], last["method"], last["num_seeds"]) == ("pendulum", "upper_bound", "3")
+    assert float(last["mean"]) == 830.0
+    with (tmp_path / "out" / "aggregate.csv").open() as file:
+        rows = {(row["label"], row["statistic"]): row for row in csv.DictReader(file)}
+    np.testing.assert_allclose(float(rows["upper_bound", "median"]["value"]), 0.83)
+    assert (tmp_path / "out" / "learning_curves.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_learning_curves_of_one_run(tmp_path):
+    run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [5.0]))
+    plot.plot_learning_curves([run], tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("make_bad", "message"),
+    [
+        (lambda path: path.mkdir(), "found no run"),
+        (lambda path: write_run(path, "e", "m", []), "1 runs without an evaluation"),
+        (
+            lambda path: write_run(path, "e", "m", [(0, 0, 1)], header="step,seed,eval_return"),
+            "no column eval_task_return",
+        ),
+        (
+            lambda path: write_run(path, "e", "m", [(0, 0, 1), *rows_for([0], [1.0])]),
+            "3 values in line 2 and 5 columns",
+        ),
+        (
+            lambda path: write_run(path, "e", "m", [(0, 0, "abc", 1, 1)]),
+            "line 2: eval_return is 'abc'",
+        ),
+    ],
+)
+def test_bad_runs_are_named(tmp_path, make_bad, message):
+    make_bad(tmp_path / "bad")
+    with pytest.raises(ValueError, match=message):
+        results.read_runs([tmp_path / "bad"])
+
+
+def test_bad_configuration_and_options(tmp_path):
+    run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [5.0]))
+    with pytest.raises(ValueError, match="smooth must be at least 1"):
+        results.read_runs([run], smooth=0)
+    with pytest.raises(ValueError, match="no column episode"):
+        results.read_runs([run], x="episode")
+    (run / "config.json").write_text('{"env": "pendulum"}')
+    with pytest.raises(ValueError, match="has no method, preset"):
+        results.read_runs([run])
+    (run / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json cannot be read"):
+        results.read_runs([run])
+
+
+def test_mistakes_end_the_command_with_code_2_and_no_traceback(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    finished = subprocess.run(
+        [sys.executable, "-m", "experiments.plot", str(tmp_path / "nothing")],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("error: runs: found no run")
+    assert "Traceback" not in finished.stderr
