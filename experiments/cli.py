@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import ml_collections
-from absl import app, flags
+from absl import app, flags, logging
 
 
 def run(main: Callable[[], int | None]) -> None:
@@ -23,6 +23,9 @@ def run(main: Callable[[], int | None]) -> None:
             _fail(error)
 
     def guarded(argv: Sequence[str]) -> int | None:
+        # Orbax and JAX report every file and backend that they try; --verbosity=0 shows that.
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.ERROR)
         if len(argv) > 1:
             _fail(ValueError(f"arguments {argv[1:]} are not flags; flags look like --env=pendulum"))
         try:

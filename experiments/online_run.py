@@ -80,8 +80,7 @@ class OnlineRun:
         # Seed s gives the same run alone and among others: its keys depend on s only.
         keys = jax.vmap(jax.random.key)(jnp.asarray(self._seeds))
         init = mapped(agent.init, (), config=config, task=task)
-        sharding = _seed_sharding(len(self._seeds), devices)
-        self._state: agent.TrainState = jax.device_put(init(keys), sharding)
+        self._state: agent.TrainState = _spread_seeds(init(keys), devices)
         self.step = 0
         self._observation = self._env.reset()
         first_keys = jax.vmap(lambda k: jax.random.fold_in(k, 1))(keys)
@@ -262,10 +261,8 @@ class OnlineRun:
         if not np.isfinite(value).all():
             steps = self._checkpointer.steps()
             good = f"the last good checkpoint is {steps[-1]}" if steps else "there is no checkpoint"
-            seeds = [
-                self._seeds[i]
-                for i in np.flatnonzero(~np.isfinite(value).reshape(len(self._seeds), -1).all(1))
-            ]
+            finite = np.isfinite(value).reshape(len(self._seeds), -1).all(axis=1)
+            seeds = [seed for seed, ok in zip(self._seeds, finite, strict=True) if not ok]
             raise ValueError(
                 f"training diverged at step {self.step}: {name} is not finite for seeds {seeds}; "
                 f"{good} in {self._directory.checkpoints}. Try smaller learning rates or risk"
@@ -350,9 +347,11 @@ class OnlineRun:
         self._checkpointer.save(self.step, self._state, self._host_state(), metadata)
 
 
-def _seed_sharding(num_seeds: int, devices: Sequence[jax.Device]) -> jax.sharding.Sharding:
-    """Seeds spread over the devices if they divide evenly, else all on the first."""
-    if num_seeds % len(devices):
-        return jax.sharding.SingleDeviceSharding(devices[0])
+def _spread_seeds(state: agent.TrainState, devices: Sequence[jax.Device]) -> agent.TrainState:
+    """The state with its seed axis spread over the devices, if they divide it evenly."""
+    if len(devices) == 1 or len(state.key) % len(devices):
+        return state
     mesh = jax.sharding.Mesh(np.asarray(devices), ("seeds",))
-    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("seeds"))
+    return jax.device_put(
+        state, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("seeds"))
+    )

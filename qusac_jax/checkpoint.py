@@ -75,7 +75,7 @@ class Checkpointer:
                 step,
                 args=ocp.args.Composite(
                     device=ocp.args.StandardSave(jax.tree.map(_key_to_data, device)),  # type: ignore[call-arg]
-                    host=ocp.args.StandardSave(jax.tree.map(np.asarray, host)),  # type: ignore[call-arg]
+                    host=ocp.args.StandardSave(jax.tree.map(_without_empty, host)),  # type: ignore[call-arg]
                     metadata=ocp.args.JsonSave(metadata),  # type: ignore[call-arg]
                 ),
             )
@@ -120,7 +120,7 @@ class Checkpointer:
                 step,
                 args=ocp.args.Composite(
                     device=ocp.args.StandardRestore(target),  # type: ignore[call-arg]
-                    host=ocp.args.StandardRestore(jax.tree.map(np.asarray, host)),  # type: ignore[call-arg]
+                    host=ocp.args.StandardRestore(jax.tree.map(_without_empty, host)),  # type: ignore[call-arg]
                     metadata=ocp.args.JsonRestore(),  # type: ignore[call-arg]
                 ),
             )
@@ -131,7 +131,10 @@ class Checkpointer:
                 f"(--resume=latest_good), or another workdir"
             ) from error
         restored = jax.tree.map(_data_to_key, device, read["device"])
-        return Restored(step, restored, jax.tree.map(np.asarray, read["host"]), read["metadata"])
+        read_host = jax.tree.map(
+            lambda like, x: np.asarray(x if np.size(like) else like), host, read["host"]
+        )
+        return Restored(step, restored, read_host, read["metadata"])
 
     def restore_latest_good(self, device: PyTree, host: PyTree) -> Restored:
         """Reads the latest checkpoint that can be read.
@@ -210,6 +213,11 @@ def _key_to_data(x: Any) -> Any:
 
 def _data_to_key(like: Any, x: Any) -> Any:
     return jax.random.wrap_key_data(x, impl=jax.random.key_impl(like)) if _is_key(like) else x
+
+
+def _without_empty(x: Any) -> np.ndarray:
+    # Orbax refuses arrays without elements; their shape is all there is, and the caller knows it.
+    return np.asarray(x) if np.size(x) else np.zeros(1, np.asarray(x).dtype)
 
 
 def _first_line(error: BaseException) -> str:
