@@ -6,11 +6,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import ml_collections
 from absl import app, flags, logging
+from ml_collections import config_dict as config_dict_lib
 
 
 def run(main: Callable[[], int | None]) -> None:
@@ -36,12 +37,12 @@ def run(main: Callable[[], int | None]) -> None:
     app.run(guarded, flags_parser=parse)
 
 
-def _fail(error: Exception):
+def _fail(error: Exception) -> NoReturn:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
 
 
-def select_device(kind: str) -> list[jax.Device]:
+def select_device(kind: str) -> list[Any]:
     """The devices of that kind, which become JAX's only ones.
 
     Args:
@@ -89,5 +90,5 @@ def config_dict(config: Any) -> ml_collections.ConfigDict:
     content = ml_collections.ConfigDict(dataclasses.asdict(config))
     for field in dataclasses.fields(config):
         if getattr(config, field.name) is None:
-            content[field.name] = ml_collections.config_dict.placeholder(float)
+            content[field.name] = config_dict_lib.placeholder(float)
     return content

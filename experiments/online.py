@@ -29,7 +29,7 @@ _METHOD = flags.DEFINE_string(
 )
 _PRESET = flags.DEFINE_string("preset", "qusac", f"algorithm: {', '.join(presets.PRESETS)}")
 _NUM_STEPS = flags.DEFINE_integer("num_steps", 500_000, "environment steps per seed")
-_SEED = flags.DEFINE_integer("seed", 0, "first seed")
+_SEED = flags.DEFINE_integer("seed", 0, "first seed", lower_bound=0)
 _NUM_SEEDS = flags.DEFINE_integer("num_seeds", 1, "seeds trained together: seed, seed + 1, ...")
 _WORKDIR = flags.DEFINE_string("workdir", None, "default runs/ENV-METHOD-DATE")
 _ACTION_COST = flags.DEFINE_float("action_cost", None, "rho; default the paper's for its tasks")
@@ -55,8 +55,6 @@ def main() -> int | None:
     """Reads the flags, trains, and says where the results are."""
     config = _config()
     _check_positive("num_steps", "num_seeds", "eval_every", "eval_episodes", "checkpoint_every")
-    if _SEED.value < 0:
-        raise ValueError(f"seed must be at least 0, got {_SEED.value}")
     environments.check_name(_ENV.value)
     spec = environments.spec(_ENV.value, _ACTION_COST.value)
     devices = cli.select_device(_DEVICE.value)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tqdm
+from tqdm import tqdm
 
 from experiments import plot
 from experiments.evaluation import Evaluation, evaluate
@@ -45,7 +45,7 @@ class OnlineRun:
         eval_every: int,
         eval_episodes: int,
         checkpoint_every: int,
-        devices: Sequence[jax.Device],
+        devices: Sequence[Any],
     ):
         """Builds environments and the state of a run that has not begun."""
         self._directory = directory
@@ -145,7 +145,7 @@ class OnlineRun:
         Raises:
             ValueError: if the environment or the agent produces a value that is not finite.
         """
-        bar = tqdm.tqdm(
+        bar = tqdm(
             total=self._num_steps,
             initial=self.step,
             unit="step",
@@ -222,13 +222,14 @@ class OnlineRun:
         """One step of every environment and what follows from it; returns update metrics."""
         config = self._config
         result = self._env.step(self._action)
-        transition = Transition(
+        host_arrays: tuple[Any, ...] = (
             self._observation,
             self._action,
             result.reward,
             result.next_observation,
             result.terminated,
         )
+        transition = Transition(*host_arrays)
         self._rewarded_steps += result.reward > config.reward_threshold
         ended = ~np.isnan(result.episode_return)
         self._last_return[0, ended] = result.episode_return[ended]
@@ -261,8 +262,8 @@ class OnlineRun:
         if not np.isfinite(value).all():
             steps = self._checkpointer.steps()
             good = f"the last good checkpoint is {steps[-1]}" if steps else "there is no checkpoint"
-            finite = np.isfinite(value).reshape(len(self._seeds), -1).all(axis=1)
-            seeds = [seed for seed, ok in zip(self._seeds, finite, strict=True) if not ok]
+            rows = np.isfinite(value).reshape(len(self._seeds), -1)
+            seeds = [seed for seed, row in zip(self._seeds, rows, strict=True) if not row.all()]
             raise ValueError(
                 f"training diverged at step {self.step}: {name} is not finite for seeds {seeds}; "
                 f"{good} in {self._directory.checkpoints}. Try smaller learning rates or risk"
@@ -272,7 +273,7 @@ class OnlineRun:
         actor = self._state.learner.actor
         return evaluate(self._eval_env, lambda obs: self._mean_action(actor, obs), len(self._seeds))
 
-    def _evaluate(self, bar: tqdm.tqdm, metrics: dict[str, jax.Array]) -> None:
+    def _evaluate(self, bar: tqdm, metrics: dict[str, jax.Array]) -> None:
         """Evaluates, logs a row per seed, prints a line."""
         update = {name: np.asarray(value) for name, value in metrics.items()}
         for name, value in update.items():
@@ -321,7 +322,7 @@ class OnlineRun:
             )
         self._warn_about_bound(bar, rows)
 
-    def _warn_about_bound(self, bar: tqdm.tqdm, rows: list[dict[str, float]]) -> None:
+    def _warn_about_bound(self, bar: tqdm, rows: list[dict[str, float]]) -> None:
         over = [r for r in rows if self.step and r["max_sqrt_u"] > 1.05 * r["sqrt_u_bound"] > 0]
         for row in over:
             bar.write(
@@ -347,7 +348,7 @@ class OnlineRun:
         self._checkpointer.save(self.step, self._state, self._host_state(), metadata)
 
 
-def _spread_seeds(state: agent.TrainState, devices: Sequence[jax.Device]) -> agent.TrainState:
+def _spread_seeds(state: agent.TrainState, devices: Sequence[Any]) -> agent.TrainState:
     """The state with its seed axis spread over the devices, if they divide it evenly."""
     if len(devices) == 1 or len(state.key) % len(devices):
         return state

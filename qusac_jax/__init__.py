@@ -1,6 +1,9 @@
 """Epistemic uncertainty about values, in JAX."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qusac_jax.policy import load_policy
 
 __all__ = ["load_policy"]
 

@@ -1,0 +1,76 @@
+"""Every mistake in a hyperparameter is named before anything is built."""
+
+import dataclasses
+
+import pytest
+
+from qusac_jax.qusac import presets
+from qusac_jax.qusac.config import METHODS, Config
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("method", "uper_bound", "did you mean 'upper_bound'"),
+        ("discount", 1.0, r"discount must lie in \[0, 1\), got 1.0"),
+        ("discount", -0.1, "discount"),
+        ("num_members", 0, "num_members must be an integer of at least 1, got 0"),
+        ("num_critics", 0, "num_critics"),
+        ("batch_size", -1, "batch_size"),
+        ("updates_per_step", 0, "updates_per_step"),
+        ("actor_learning_rate", 0.0, "actor_learning_rate must be a positive finite number"),
+        ("critic_learning_rate", float("nan"), "critic_learning_rate"),
+        ("critic_hidden", (256, 0), "critic_hidden must be a tuple of positive layer sizes"),
+        ("risk", float("inf"), "risk must be finite"),
+        ("target_rate", 1.5, "target_rate"),
+        ("warmup_steps", 1, "warmup_steps"),
+        ("warmup_steps", 200_000, "warmup_steps must lie in"),
+        ("holdout_every", 1, "holdout_every"),
+        ("gap_samples", 1, "gap_samples"),
+        ("num_members", 1, "at least two critic groups"),
+    ],
+)
+def test_bad_value_is_named(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(Config(), **{field: value})
+
+
+@pytest.mark.parametrize("method", ["pombu", "exact_ube"])
+def test_methods_that_need_a_model_say_so(method):
+    with pytest.raises(ValueError, match="at least two dynamics models"):
+        Config(method=method, critic_data="replay")
+
+
+def test_defaults_are_the_paper_table():
+    # Table "Hyperparameters for the DeepMind Control Suite experiments", appendix D.
+    config = Config()
+    assert config.replay_capacity == 10**5
+    assert config.batch_size == 256
+    assert config.warmup_steps == 5_000
+    assert config.updates_per_step == 10
+    assert config.actor_hidden == (128, 128)
+    assert config.critic_hidden == (256, 256)
+    assert config.actor_learning_rate == config.critic_learning_rate == 3e-4
+    assert (config.num_members, config.num_critics, config.risk) == (5, 1, 1.0)
+    assert (config.fit_every, config.rollouts_per_step, config.rollout_length) == (250, 400, 5)
+    assert config.dynamics_hidden == (200,) * 4
+    assert config.dynamics_learning_rate == 1e-3
+
+
+def test_configs_are_hashable_and_comparable():
+    assert hash(Config()) == hash(Config())
+    assert Config() != Config(risk=-1.0)
+
+
+def test_mbpo_deviates_as_the_paper_says():
+    mbpo = presets.get("mbpo")
+    assert (mbpo.num_critics, mbpo.risk, mbpo.num_groups) == (2, 0.0, 1)
+
+
+def test_unknown_preset_is_named():
+    with pytest.raises(ValueError, match="preset 'mpbo' is unknown; did you mean 'mbpo'"):
+        presets.get("mpbo")
+
+
+def test_methods_are_the_five_of_the_paper():
+    assert set(METHODS) == {"ensemble_mean", "ensemble_var", "upper_bound", "pombu", "exact_ube"}

@@ -1,0 +1,49 @@
+"""Local uncertainties against slow loops and limits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qusac_jax.qusac import uncertainty
+
+
+def test_variance_divides_by_members_less_one():
+    # Values 0, 2, 4: mean 2, squared deviations 4 + 0 + 4, over 3 - 1.
+    np.testing.assert_allclose(uncertainty.ensemble_var(jnp.array([[0.0], [2.0], [4.0]])), [4.0])
+
+
+def test_one_member_is_never_uncertain():
+    np.testing.assert_array_equal(uncertainty.member_variance(jnp.ones((1, 5))), np.zeros(5))
+
+
+def loop_gap(next_q):
+    num_members, _, _, batch = next_q.shape
+    total = np.zeros(batch)
+    for i in range(num_members):
+        difference = next_q[i, i] - next_q[:, i].mean(0)  # [K, B]
+        total += difference.var(0, ddof=1)
+    return total / num_members
+
+
+def test_gap_equals_a_loop():
+    next_q = np.asarray(jax.random.normal(jax.random.key(0), (3, 3, 4, 6)))
+    np.testing.assert_allclose(uncertainty.gap(jnp.asarray(next_q)), loop_gap(next_q), rtol=1e-5)
+
+
+def test_gap_vanishes_when_actions_do_not_matter():
+    # The policy's noise is the only aleatoric part here: equal values for all K actions, no gap.
+    per_state = jax.random.normal(jax.random.key(0), (3, 3, 1, 6))
+    next_q = jnp.broadcast_to(per_state, (3, 3, 4, 6))
+    np.testing.assert_allclose(uncertainty.gap(next_q), 0.0, atol=1e-6)
+    expected = np.asarray(per_state).mean(0)[:, 0].var(0, ddof=1)
+    np.testing.assert_allclose(uncertainty.exact_ube(next_q), expected, rtol=1e-5)
+
+
+def test_exact_is_pombu_less_gap_clipped_at_zero():
+    next_q = jax.random.normal(jax.random.key(1), (4, 4, 5, 50))
+    w = np.asarray(next_q).mean(0)[:, 0].var(0, ddof=1)
+    u = w - loop_gap(np.asarray(next_q))
+    assert (u < 0).any()
+    assert (u > 0).any()
+    np.testing.assert_allclose(uncertainty.exact_ube(next_q), np.maximum(u, 0), rtol=1e-4)
+    assert (uncertainty.exact_ube(next_q) <= w + 1e-6).all()
