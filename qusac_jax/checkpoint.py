@@ -67,10 +67,10 @@ class Checkpointer:
         Raises:
             CheckpointError: if it cannot be written; earlier ones are untouched.
         """
-        if step in self.steps():
-            return
-        manager = self._open()
         try:
+            if step in self.steps():
+                return
+            manager = self._open()
             manager.save(
                 step,
                 args=ocp.args.Composite(

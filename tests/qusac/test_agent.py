@@ -1,0 +1,174 @@
+"""The whole agent: seeds as a batch axis, one compilation, every method and preset."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qusac_jax.qusac import agent, presets, replay
+from qusac_jax.qusac.config import METHODS, Config
+
+TASK = agent.Task(observation_size=3, action_size=2)
+SMALL = Config(
+    num_members=3,
+    batch_size=16,
+    updates_per_step=2,
+    actor_hidden=(8,),
+    critic_hidden=(8,),
+    unet_hidden=(8,),
+    dynamics_hidden=(8, 8),
+    replay_capacity=64,
+    warmup_steps=8,
+    fit_every=4,
+    rollouts_per_step=3,
+    rollout_length=2,
+    fit_max_epochs=3,
+)
+
+
+def small(config):
+    """A preset in the sizes of `SMALL`."""
+    sizes = ("batch_size", "updates_per_step", "actor_hidden", "critic_hidden", "unet_hidden")
+    model = ("dynamics_hidden", "replay_capacity", "warmup_steps", "fit_every", "fit_max_epochs")
+    rolls = ("rollouts_per_step", "rollout_length")
+    values = {name: getattr(SMALL, name) for name in (*sizes, *model, *rolls)}
+    return dataclasses.replace(config, **values)
+
+
+class Runner:
+    """Jitted functions of an agent, mapped over seeds or not."""
+
+    def __init__(self, config, mapped):
+        def compiled(function, **static):
+            function = functools.partial(function, **static)
+            return jax.jit(jax.vmap(function) if mapped else function)
+
+        both = {"config": config, "task": TASK}
+        self.config = config
+        self.init = compiled(agent.init, **both)
+        self.collect = compiled(agent.collect, **both)
+        self.train_step = compiled(agent.train_step, **both)
+        self.refresh = compiled(agent.refresh, **both)
+        self.diagnose = compiled(agent.diagnose, config=config)
+
+    def run(self, keys, transitions, num_steps=14):
+        state = self.init(keys)
+        actions = []
+        metrics = {}
+        for step in range(num_steps):
+            transition = jax.tree.map(lambda x, step=step: x[step], transitions)
+            observation = transition.next_observation
+            if step + 1 < self.config.warmup_steps:
+                state, action = self.collect(state, transition, observation)
+            else:
+                if self.config.uses_model and (step + 1) % self.config.fit_every == 0:
+                    state, _ = self.refresh(state)
+                state, action, metrics = self.train_step(state, transition, observation)
+            actions.append(action)
+        return state, jnp.stack(actions), metrics
+
+
+def random_transitions(seed, num_steps=14):
+    keys = jax.random.split(jax.random.key(seed), 4)
+    observation = jax.random.normal(keys[0], (num_steps, 3))
+    action = jax.random.uniform(keys[1], (num_steps, 2), minval=-1.0)
+    return replay.Transition(
+        observation,
+        action,
+        jax.random.normal(keys[2], (num_steps,)),
+        observation + 0.1 * jax.random.normal(keys[3], (num_steps, 3)),
+        jnp.zeros(num_steps, bool),
+    )
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return Runner(SMALL, mapped=False)
+
+
+def test_seeds_side_by_side_equal_seeds_alone(alone):
+    keys = jax.random.split(jax.random.key(0), 2)
+    transitions = [random_transitions(i) for i in range(2)]
+    side_by_side = jax.tree.map(lambda *x: jnp.stack(x, axis=1), *transitions)
+    _, actions, metrics = Runner(SMALL, mapped=True).run(keys, side_by_side)
+    for i in range(2):
+        _, expected, expected_metrics = alone.run(keys[i], transitions[i])
+        np.testing.assert_allclose(actions[:, i], expected, atol=1e-4)
+        for name, value in expected_metrics.items():
+            np.testing.assert_allclose(metrics[name][i], value, rtol=1e-2, atol=1e-3, err_msg=name)
+
+
+def test_a_run_compiles_each_function_once(alone):
+    alone.run(jax.random.key(5), random_transitions(5))
+    for name in ("init", "collect", "train_step", "refresh"):
+        assert getattr(alone, name)._cache_size() == 1, name
+
+
+def test_learning_changes_what_it_should(alone):
+    key = jax.random.key(1)
+    before = alone.init(key)
+    after, _, metrics = alone.run(key, random_transitions(1))
+    for name in ("actor", "critic", "target_critic", "unet", "target_unet", "log_temperature"):
+        old, new = getattr(before.learner, name), getattr(after.learner, name)
+        moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), old, new)
+        assert min(jax.tree.leaves(moved)) > 0, name
+    assert int(after.replay.size) == 14
+    # Two refreshes of 3 x 4 rollouts and 2 steps fill a buffer that keeps one refresh.
+    assert int(after.model_data.size) == agent.model_capacity(SMALL) == 24
+    np.testing.assert_array_equal(after.member_data.size, [24, 24, 24])
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+def test_targets_follow_slowly(alone):
+    key = jax.random.key(2)
+    after, _, _ = alone.run(key, random_transitions(2))
+    distance = lambda a, b: sum(
+        float(jnp.sum(jnp.square(x - y)))
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+    start = alone.init(key).learner
+    to_start = distance(after.learner.target_critic, start.critic)
+    to_now = distance(after.learner.target_critic, after.learner.critic)
+    assert 0 < to_start < to_now
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_and_reports_finite_values(method):
+    config = dataclasses.replace(SMALL, method=method)
+    runner = Runner(config, mapped=False)
+    state, actions, metrics = runner.run(jax.random.key(0), random_transitions(0))
+    assert (np.abs(actions) <= 1).all()
+    assert all(np.isfinite(value) for value in metrics.values())
+    values = runner.diagnose(state, jax.random.key(1))
+    assert all(np.isfinite(value) for value in values.values())
+    assert (float(values["mean_sqrt_u"]) > 0) == (method != "ensemble_mean")
+    assert (state.learner.unet is not None) == config.uses_unet
+
+
+@pytest.mark.parametrize("name", ["mbpo", "sac"])
+def test_presets_run(name):
+    config = small(presets.get(name))
+    state, actions, _ = Runner(config, mapped=False).run(jax.random.key(0), random_transitions(0))
+    assert np.isfinite(actions).all()
+    assert state.member_data is None
+    assert (state.dynamics is None) == (name == "sac")
+    q_kernel = state.learner.critic["params"]["MLP_0"]["Dense_0"]["kernel"]
+    assert q_kernel.shape == (1, 2, 5, 8)  # one group of two clipped critics
+
+
+def test_refresh_without_a_model_is_refused():
+    config = small(presets.get("sac"))
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    with pytest.raises(ValueError, match="critic_data 'replay' trains without a model"):
+        agent.refresh(state, config=config, task=TASK)
+
+
+def test_mean_action_is_deterministic_and_draws_are_not():
+    state = agent.init(jax.random.key(0), config=SMALL, task=TASK)
+    act = functools.partial(agent.act, state.learner.actor, config=SMALL, task=TASK)
+    observation = jnp.ones((4, 3))
+    np.testing.assert_array_equal(act(observation), act(observation))
+    assert not np.allclose(act(observation, jax.random.key(0)), act(observation, jax.random.key(1)))

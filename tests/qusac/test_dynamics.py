@@ -1,0 +1,169 @@
+"""The ensemble on systems whose answer is known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qusac_jax.qusac import dynamics as dynamics_lib
+from qusac_jax.qusac import networks, replay
+
+MODEL = networks.Dynamics((32, 32), observation_size=2, num_members=3)
+CAPACITY = 2_000
+OPTIONS = {
+    "batch_size": 64,
+    "learning_rate": 3e-3,
+    "patience": 3,
+    "improvement": 0.01,
+    "holdout_every": 20,
+    "normalize_inputs": False,
+}
+# s' = s + s A + a B + noise, r = s C + noise.
+A = jnp.array([[-0.1, 0.2], [0.0, -0.3]])
+B = jnp.array([[0.5, -0.4]])
+C = jnp.array([1.0, -1.0])
+NOISE = jnp.array([0.1, 0.3, 0.05])
+
+
+def linear_gaussian(key, count):
+    keys = jax.random.split(key, 3)
+    observation = jax.random.normal(keys[0], (count, 2))
+    action = jax.random.uniform(keys[1], (count, 1), minval=-1.0)
+    noise = NOISE * jax.random.normal(keys[2], (count, 3))
+    return replay.Transition(
+        observation=observation,
+        action=action,
+        reward=observation @ C + noise[:, 2],
+        next_observation=observation + observation @ A + action @ B + noise[:, :2],
+        terminated=jnp.zeros(count, bool),
+    )
+
+
+def fresh(key=0):
+    return dynamics_lib.init(MODEL, jax.random.key(key), action_size=1, learning_rate=3e-3)
+
+
+@jax.jit
+def fit(dynamics, buffer, key):
+    return dynamics_lib.fit(MODEL, dynamics, buffer, key, max_epochs=60, **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), linear_gaussian(jax.random.key(0), CAPACITY))
+    options = OPTIONS | {"patience": 15}
+    long_fit = jax.jit(lambda d, b, k: dynamics_lib.fit(MODEL, d, b, k, max_epochs=150, **options))
+    return long_fit(fresh(), buffer, jax.random.key(1))
+
+
+def test_recovers_means_and_noise(fitted):
+    dynamics, _ = fitted
+    test = linear_gaussian(jax.random.key(2), 500)
+    mean, std = dynamics_lib.predict(MODEL, dynamics, test.observation, test.action)
+    truth = jnp.concatenate(
+        [
+            test.observation + test.observation @ A + test.action @ B,
+            (test.observation @ C)[:, None],
+        ],
+        axis=1,
+    )
+    # 1,900 noisy examples leave a root-mean-square error of a few hundredths per member.
+    error = jnp.sqrt(jnp.mean(jnp.square(mean - truth), axis=1))  # [N, 3]
+    assert float(error.max()) < 0.12
+    np.testing.assert_allclose(std.mean((0, 1)), NOISE, rtol=0.25)
+
+
+def test_holdout_error_is_the_noise(fitted):
+    # Mean over the three targets of the noise's variance, (0.01 + 0.09 + 0.0025) / 3 = 0.0342, on
+    # 100 held-out examples.
+    _, report = fitted
+    np.testing.assert_allclose(report.holdout_mse, jnp.mean(jnp.square(NOISE)), rtol=0.4)
+
+
+def test_members_disagree_off_the_data(fitted):
+    dynamics, _ = fitted
+    action = jnp.zeros((200, 1))
+    near = jax.random.normal(jax.random.key(3), (200, 2))
+    spread = lambda s: dynamics_lib.predict(MODEL, dynamics, s, action)[0].std(0).mean()
+    assert float(spread(10.0 * near)) > 5.0 * float(spread(near))
+
+
+def test_filling_the_buffer_does_not_recompile():
+    step = jax.jit(
+        lambda d, b, k: dynamics_lib.fit(MODEL, d, b, k, max_epochs=2, **OPTIONS),
+    )
+    buffer, dynamics = replay.init(CAPACITY, 2, 1), fresh()
+    for i, count in enumerate([2, 50, 700]):
+        buffer = replay.add(buffer, linear_gaussian(jax.random.key(i), count))
+        dynamics, report = step(dynamics, buffer, jax.random.key(i))
+        assert np.isfinite(report.holdout_mse).all()
+    assert step._cache_size() == 1
+
+
+def test_never_trains_on_what_is_held_out():
+    # Held-out slots (0, 20, 40, ...) carry a reward of 100 that training must not see.
+    data = linear_gaussian(jax.random.key(0), 400)
+    poisoned = data._replace(
+        reward=jnp.where(jnp.arange(400) % 20 == 0, 100.0, data.observation @ C)
+    )
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), poisoned)
+    dynamics, report = fit(fresh(), buffer, jax.random.key(1))
+    mean, _ = dynamics_lib.predict(MODEL, dynamics, data.observation, data.action)
+    assert float(jnp.abs(mean[..., 2]).max()) < 20.0
+    # Held-out error per target: about 100^2 / 3, so the held-out slots were the ones judged.
+    np.testing.assert_allclose(report.holdout_mse, 100.0**2 / 3, rtol=0.1)
+
+
+def test_every_training_slot_is_visited_once_per_epoch():
+    order = dynamics_lib._shuffle(jax.random.key(0), jnp.int32(7), 12, 3)
+    for row in np.asarray(order):
+        assert sorted(row[:7]) == list(range(7))
+    assert len({tuple(row[:7]) for row in np.asarray(order)}) == 3  # each its own order
+
+
+def test_first_epoch_replaces_weights_that_fit_older_data_better():
+    # Weights that fit the old data perfectly must not win against the first epoch on new data
+    # merely because the held-out error rose when the world changed.
+    old = linear_gaussian(jax.random.key(0), 500)
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), old)
+    dynamics, _ = fit(fresh(), buffer, jax.random.key(1))
+    noisier = linear_gaussian(jax.random.key(2), 1_500)
+    noisier = noisier._replace(
+        reward=noisier.reward + 5.0 * jax.random.normal(jax.random.key(3), (1_500,))
+    )
+    updated, _ = fit(dynamics, replay.add(buffer, noisier), jax.random.key(4))
+    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), dynamics.params, updated.params)
+    assert max(jax.tree.leaves(moved)) > 1e-3
+    # It has noticed the noise: the predicted standard deviation of the reward grew.
+    before = dynamics_lib.predict(MODEL, dynamics, old.observation, old.action)[1][..., 2].mean()
+    after = dynamics_lib.predict(MODEL, updated, old.observation, old.action)[1][..., 2].mean()
+    assert float(after) > 3.0 * float(before)
+
+
+def test_inputs_are_scaled_by_the_statistics_of_the_buffer():
+    data = linear_gaussian(jax.random.key(0), 300)
+    data = data._replace(observation=100.0 + 10.0 * data.observation)
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
+    options = OPTIONS | {"normalize_inputs": True}
+    dynamics, _ = dynamics_lib.fit(
+        MODEL, fresh(), buffer, jax.random.key(1), max_epochs=1, **options
+    )
+    inputs = np.concatenate([data.observation, data.action], axis=1)
+    np.testing.assert_allclose(dynamics.input_mean, inputs.mean(0), rtol=1e-3)
+    np.testing.assert_allclose(dynamics.input_std, inputs.std(0), rtol=1e-3)
+
+
+def test_seeds_fit_alike_alone_and_mapped():
+    # Under vmap the epoch loop runs until the last seed is done; the others must not move on.
+    buffers = [
+        replay.add(replay.init(CAPACITY, 2, 1), linear_gaussian(jax.random.key(i), 100 + 80 * i))
+        for i in range(2)
+    ]
+    keys = jax.random.split(jax.random.key(7), 2)
+    stack = lambda *leaves: jnp.stack(leaves)
+    dynamics = jax.tree.map(stack, fresh(0), fresh(1))
+    _, mapped = jax.vmap(fit)(dynamics, jax.tree.map(stack, *buffers), keys)
+    for i in range(2):
+        _, alone = fit(fresh(i), buffers[i], keys[i])
+        assert int(alone.epochs) == int(mapped.epochs[i])
+        np.testing.assert_allclose(mapped.holdout_mse[i], alone.holdout_mse, rtol=1e-2)

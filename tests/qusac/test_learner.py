@@ -1,0 +1,214 @@
+"""Probe problems with known values, solved by the gradient updates alone."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qusac_jax.qusac import learner as learner_lib
+from qusac_jax.qusac import losses, networks, replay
+from qusac_jax.qusac.config import Config
+
+# Temperature near zero and fixed, so that values are those of the plain MDP.
+PROBE = Config(
+    num_members=2,
+    batch_size=64,
+    actor_hidden=(16,),
+    critic_hidden=(32, 32),
+    unet_hidden=(32, 32),
+    critic_learning_rate=3e-3,
+    unet_learning_rate=3e-3,
+    temperature_learning_rate=1e-12,
+    initial_temperature=1e-6,
+    target_rate=0.05,
+    critic_init_gain=1.0,
+)
+
+
+def groups(config, batch):
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (config.num_groups, *x.shape)), batch)
+
+
+def train(config, make_batch, num_updates, learner=None):
+    """Updates on fresh batches `make_batch(key)`, the same for all critic groups."""
+    example = make_batch(jax.random.key(0))
+    sizes = (example.observation.shape[-1], example.action.shape[-1])
+    if learner is None:
+        learner = learner_lib.init(jax.random.key(1), config, *sizes)
+
+    @jax.jit
+    def run(learner, keys):
+        def step(learner, key):
+            key_batch, key_update = jax.random.split(key)
+            batch = make_batch(key_batch)
+            return learner_lib.update(
+                learner, groups(config, batch), batch, None, key_update, config=config
+            )
+
+        return jax.lax.scan(step, learner, keys)
+
+    return run(learner, jax.random.split(jax.random.key(2), num_updates))
+
+
+def q_values(config, learner, observation, action):
+    critic = networks.Critic(config.critic_hidden, config.num_groups, config.num_critics)
+    return networks.apply(critic, learner.critic, observation, action)
+
+
+def one_step_batch(key, size=64):
+    """Ends at once with reward s + 2 a."""
+    key_s, key_a = jax.random.split(key)
+    observation = jax.random.uniform(key_s, (size, 1), minval=-1.0)
+    action = jax.random.uniform(key_a, (size, 1), minval=-1.0)
+    return replay.Transition(
+        observation,
+        action,
+        observation[:, 0] + 2.0 * action[:, 0],
+        observation,
+        jnp.ones(size, bool),
+    )
+
+
+def test_one_step_value_is_the_reward_and_the_actor_finds_its_maximum():
+    learner, _ = train(PROBE, one_step_batch, 1_500)
+    test = one_step_batch(jax.random.key(9), 200)
+    q = q_values(PROBE, learner, test.observation, test.action)
+    np.testing.assert_allclose(q, jnp.broadcast_to(test.reward, q.shape), atol=0.2)
+    # Q rises with a everywhere, so the best action is 1.
+    actor = networks.Actor(PROBE.actor_hidden, 1)
+    best = networks.mean_action(actor, learner.actor, test.observation)
+    assert float(best.min()) > 0.8
+
+
+def chain_batch(key, length, size=64):
+    """s = t / length walks to the end in `length` steps whatever the action; reward 1 there."""
+    key_t, key_a = jax.random.split(key)
+    t = jax.random.randint(key_t, (size,), 0, length)
+    return replay.Transition(
+        observation=(t / length)[:, None],
+        action=jax.random.uniform(key_a, (size, 1), minval=-1.0),
+        reward=(t == length - 1).astype(jnp.float32),
+        next_observation=((t + 1) / length)[:, None],
+        terminated=t == length - 1,
+    )
+
+
+def test_two_step_value_is_discounted_once():
+    batch = functools.partial(chain_batch, length=2)
+    config = dataclasses.replace(PROBE, discount=0.5)
+    learner, _ = train(config, batch, 1_500)
+    q = q_values(config, learner, jnp.array([[0.0], [0.5]]), jnp.zeros((2, 1)))
+    np.testing.assert_allclose(q, jnp.broadcast_to(jnp.array([0.5, 1.0]), q.shape), atol=0.05)
+
+
+def test_truncation_is_bootstrapped():
+    # A one-state loop with reward 1 that never terminates: Q = 1 / (1 - 0.5) = 2.
+    def loop(key, size=64):
+        action = jax.random.uniform(key, (size, 1), minval=-1.0)
+        return replay.Transition(
+            jnp.zeros((size, 1)),
+            action,
+            jnp.ones(size),
+            jnp.zeros((size, 1)),
+            jnp.zeros(size, bool),
+        )
+
+    config = dataclasses.replace(PROBE, discount=0.5)
+    learner, _ = train(config, loop, 1_500)
+    q = q_values(config, learner, jnp.zeros((1, 1)), jnp.zeros((1, 1)))
+    np.testing.assert_allclose(q, 2.0, atol=0.1)
+
+
+@pytest.mark.parametrize(("num_unets", "clip_u"), [(1, False), (1, True), (2, True)])
+def test_unet_solves_the_ube_on_a_chain(num_unets, clip_u):
+    # Critics that stay as they are and ignore the action: w(s) is known, and
+    # U_t = γ² w_t + γ² U_{t+1}, with nothing after the last step. The remedies against runaway U
+    # must leave this fixed point alone.
+    length = 4
+    config = dataclasses.replace(
+        PROBE,
+        critic_learning_rate=1e-12,
+        target_rate=0.05,
+        num_unets=num_unets,
+        clip_u=clip_u,
+        discount=0.9,
+    )
+    learner = learner_lib.init(jax.random.key(3), config, 1, 1)
+    kernel = learner.critic["params"]["MLP_0"]["Dense_0"]["kernel"]
+    learner.critic["params"]["MLP_0"]["Dense_0"]["kernel"] = kernel.at[..., 1, :].set(0.0)
+    learner, _ = train(config, functools.partial(chain_batch, length=length), 3_000, learner)
+
+    states = (jnp.arange(length) / length)[:, None]
+    q = losses.group_value(q_values(config, learner, states, jnp.zeros((length, 1))))
+    w = np.asarray(q).var(0, ddof=1)
+    assert w.max() > 0.05
+    expected = np.zeros(length + 1)
+    for t in reversed(range(length)):
+        expected[t] = 0.81 * w[t] + 0.81 * expected[t + 1]
+    unet = networks.UNet(config.unet_hidden, num_unets)
+    log_u = networks.apply(unet, learner.unet, states, jnp.zeros((length, 1)))
+    u = np.exp(np.asarray(log_u).min(0))
+    np.testing.assert_allclose(u, expected[:-1], rtol=0.1, atol=0.02)
+
+
+def test_u_targets_never_exceed_the_bound():
+    # U-net started far too high: one update must not ask for more than max(local) / (1 - γ²).
+    config = dataclasses.replace(PROBE, discount=0.9, clip_u=True)
+    learner = learner_lib.init(jax.random.key(0), config, 1, 1)
+    raised = jax.tree.map(jnp.copy, learner.unet)
+    raised["params"]["MLP_0"]["Dense_2"]["bias"] = jnp.full((1, 1), 12.0)
+    learner = learner._replace(unet=raised, target_unet=raised)
+    batch = functools.partial(chain_batch, length=4)
+    learner, metrics = train(config, batch, 2_000, learner)
+    unet = networks.UNet(config.unet_hidden)
+    test = batch(jax.random.key(5))
+    u = jnp.exp(networks.apply(unet, learner.unet, test.observation, test.action))
+    bound = config.u_per_local * learner.local_max
+    assert float(u.max()) < 1.5 * float(bound)
+    assert np.isfinite(metrics["unet_loss"]).all()
+
+
+def test_risk_moves_the_actor_towards_or_away_from_uncertainty():
+    # Two frozen critics that agree at a = -1 and disagree ever more towards a = 1, zero mean:
+    # mean Q is flat, so only the sign of λ decides.
+    for risk in (1.0, -1.0):
+        config = dataclasses.replace(
+            PROBE,
+            method="ensemble_var",
+            risk=risk,
+            critic_hidden=(4,),
+            critic_learning_rate=1e-12,
+        )
+        learner = learner_lib.init(jax.random.key(0), config, 1, 1)
+        params = jax.tree.map(jnp.zeros_like, learner.critic)
+        first, second = (params["params"]["MLP_0"][f"Dense_{i}"] for i in range(2))
+        first["kernel"] = first["kernel"].at[..., 1, 0].set(0.5)
+        first["bias"] = first["bias"].at[..., 0].set(0.6)  # tanh(0.6 + a / 2): small to large
+        second["kernel"] = second["kernel"].at[:, 0, 0, 0].set(jnp.array([1.0, -1.0]))
+        learner = learner._replace(critic=params, target_critic=params)
+        learner, _ = train(config, one_step_batch, 400, learner)
+        actor = networks.Actor(config.actor_hidden, 1)
+        mean = networks.mean_action(actor, learner.actor, jnp.zeros((1, 1)))
+        assert float(risk * mean[0, 0]) > 0.5
+
+
+def test_temperature_reaches_the_target_entropy():
+    config = dataclasses.replace(
+        PROBE,
+        method="ensemble_mean",
+        initial_temperature=1.0,
+        temperature_learning_rate=1e-2,
+        actor_learning_rate=3e-3,
+    )
+    learner, _ = train(config, one_step_batch, 2_000)
+    stats = learner_lib.describe_values(
+        learner,
+        one_step_batch(jax.random.key(7), 2_000).observation,
+        jax.random.key(8),
+        action_size=1,
+        config=config,
+    )
+    np.testing.assert_allclose(stats["entropy"], -0.5, atol=0.15)

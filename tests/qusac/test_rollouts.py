@@ -1,0 +1,119 @@
+"""Model rollouts through dynamics that are known exactly."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qusac_jax.qusac import dynamics as dynamics_lib
+from qusac_jax.qusac import networks, replay, rollouts
+
+N = 3
+MODEL = networks.Dynamics((4,), observation_size=1, num_members=N)
+
+
+def counting_dynamics():
+    """Member i adds 10^i to the state, without noise; the reward is i + 1."""
+    dynamics = dynamics_lib.init(MODEL, jax.random.key(0), action_size=1, learning_rate=1e-3)
+    params = jax.tree.map(jnp.zeros_like, dynamics.params)
+    bias = jnp.array([[10.0**i, i + 1.0, -50.0, -50.0] for i in range(N)])
+    params["params"]["MLP_0"]["Dense_1"]["bias"] = bias
+    params["params"]["max_log_var"] = jnp.full((N, 2), -40.0)
+    params["params"]["min_log_var"] = jnp.full((N, 2), -60.0)
+    return dynamics._replace(params=params)
+
+
+def policy(observation, key):
+    del key
+    return jnp.zeros((*observation.shape[:-1], 1))
+
+
+def never(observation, action, next_observation):
+    return jnp.zeros(next_observation.shape[:-1], bool)
+
+
+def roll(termination, start, *, length=4, randomize_members=False, key=0):
+    return rollouts.rollout(
+        MODEL,
+        counting_dynamics(),
+        policy,
+        termination,
+        start,
+        jax.random.key(key),
+        length=length,
+        randomize_members=randomize_members,
+    )
+
+
+def test_consistent_rollouts_stay_with_their_member():
+    transitions, mask = roll(never, jnp.zeros((N, 2, 1)))
+    steps = np.arange(1, 5)
+    for i in range(N):
+        expected = np.repeat(steps[:, None] * 10.0**i, 2, axis=1)
+        np.testing.assert_allclose(transitions.next_observation[:, i, :, 0], expected, rtol=1e-5)
+        np.testing.assert_allclose(transitions.reward[:, i], i + 1.0, rtol=1e-5)
+    # What a step leads to is what the next one starts from.
+    np.testing.assert_array_equal(transitions.observation[1:], transitions.next_observation[:-1])
+    assert mask.all()
+
+
+def test_randomized_rollouts_meet_every_member_equally_often():
+    transitions, _ = roll(never, jnp.zeros((N, 500, 1)), randomize_members=True)
+    added = np.asarray(transitions.next_observation - transitions.observation)[..., 0]
+    for i in range(N):
+        np.testing.assert_allclose(added[:, i], 10.0**i, rtol=1e-3, atol=1e-3)
+    # After four steps a state is a sum of four draws; independent draws give each composition of
+    # the digits its multinomial share, for example 111-free "4 times member 0": (1/3)^4.
+    final = np.round(np.asarray(transitions.next_observation[-1]).ravel())
+    np.testing.assert_allclose((final == 4.0).mean(), 3.0**-4, atol=0.02)
+    np.testing.assert_allclose((final == 112.0).mean(), 12 * 3.0**-4, atol=0.05)
+
+
+def test_nothing_after_a_predicted_termination_is_masked_in():
+    # Member 0 counts 1, 2, 3, ...: over 1.5 it ends, at its second step; members 1 and 2 at once.
+    done = lambda s, a, n: n[..., 0] > 1.5
+    transitions, mask = roll(done, jnp.zeros((N, 2, 1)))
+    expected = np.array([[1, 1, 1], [1, 0, 0], [0, 0, 0], [0, 0, 0]], bool)
+    np.testing.assert_array_equal(mask, np.repeat(expected[:, :, None], 2, axis=2))
+    np.testing.assert_array_equal(
+        np.asarray(transitions.terminated)[np.asarray(mask)],
+        np.asarray(transitions.next_observation)[..., 0][np.asarray(mask)] > 1.5,
+    )
+
+
+@pytest.mark.parametrize("num_rollouts", [1, 7, 2_000, 5_000, 100_000])
+def test_chunks_cover_the_rollouts_and_deal_evenly(num_rollouts):
+    chunks, size = rollouts.num_chunks(num_rollouts, N)
+    assert chunks * size >= num_rollouts
+    assert size % N == 0
+    assert (chunks - 1) * size < num_rollouts
+
+
+def test_refill_writes_no_transition_after_termination():
+    real = replay.add(
+        replay.init(8, 1, 1),
+        replay.Transition(
+            jnp.zeros((8, 1)), jnp.zeros((8, 1)), jnp.zeros(8), jnp.ones((8, 1)), jnp.zeros(8, bool)
+        ),
+    )
+    empty = replay.init(60, 1, 1)
+    members = jax.tree.map(lambda x: jnp.zeros((N, *x.shape), x.dtype), empty)
+    model_data, member_data = rollouts.refill(
+        MODEL,
+        counting_dynamics(),
+        policy,
+        lambda s, a, n: n[..., 0] > 1.5,
+        real,
+        empty,
+        members,
+        jax.random.key(0),
+        num_rollouts=9,
+        length=4,
+    )
+    # From 0, member 0 makes two transitions, the others one.
+    np.testing.assert_array_equal(member_data.size, [18, 9, 9])
+    # The state before a transition never exceeds the limit, in any buffer.
+    for buffer in (model_data, jax.tree.map(lambda x: x[0], member_data)):
+        before = np.asarray(buffer.data.observation)[: int(buffer.size), 0]
+        assert (before <= 1.5).all()
+    assert 9 <= int(model_data.size) <= 18

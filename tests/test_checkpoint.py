@@ -1,0 +1,102 @@
+"""Exact round trips, and damage that is noticed."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qusac_jax.checkpoint import Checkpointer, CheckpointError
+
+DEVICE = {"weights": jnp.arange(6.0).reshape(2, 3), "key": jax.random.key(7)}
+HOST = {
+    "physics": np.array([1 / 3, 2e-300]),
+    "counter": np.array([2**63], np.uint64),
+    "empty": np.zeros((2, 0)),
+    "scalar": np.array(5),
+}
+
+
+def assert_same(restored):
+    np.testing.assert_array_equal(restored.device["weights"], DEVICE["weights"])
+    assert jnp.issubdtype(restored.device["key"].dtype, jax.dtypes.prng_key)
+    np.testing.assert_array_equal(
+        jax.random.key_data(restored.device["key"]), jax.random.key_data(DEVICE["key"])
+    )
+    for name, value in HOST.items():
+        assert restored.host[name].dtype == value.dtype, name
+        np.testing.assert_array_equal(restored.host[name], value)
+
+
+def largest_file(directory):
+    return max((f for f in directory.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    checkpointer = Checkpointer(tmp_path / "checkpoints")
+    for step in (10, 20, 30):
+        checkpointer.save(step, DEVICE, HOST, {"note": step})
+    return tmp_path / "checkpoints"
+
+
+def test_restores_bit_by_bit_in_another_process_state(saved):
+    restored = Checkpointer(saved).restore(DEVICE, HOST)
+    assert restored.step == 30
+    assert restored.metadata == {"note": 30}
+    assert_same(restored)
+
+
+def test_keeps_the_last_two(saved):
+    assert Checkpointer(saved).steps() == [20, 30]
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "delete"])
+def test_damage_is_named_and_files_are_left_alone(saved, damage):
+    victim = largest_file(saved / "30" / "device")
+    content = victim.read_bytes()
+    if damage == "truncate":
+        victim.write_bytes(content[: len(content) // 2])
+    elif damage == "flip":
+        victim.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    else:
+        victim.unlink()
+    before = {f: f.read_bytes() for f in saved.rglob("*") if f.is_file()}
+    with pytest.raises(CheckpointError, match=rf"damaged: .*{victim.name}"):
+        Checkpointer(saved).restore(DEVICE, HOST)
+    assert {f: f.read_bytes() for f in saved.rglob("*") if f.is_file()} == before
+    good = Checkpointer(saved).restore_latest_good(DEVICE, HOST)
+    assert good.step == 20
+    assert_same(good)
+
+
+def test_foreign_structure_is_refused(saved):
+    with pytest.raises(CheckpointError, match="belongs to another program"):
+        Checkpointer(saved).restore({"other": jnp.zeros(3)}, HOST)
+
+
+def test_missing_checkpoint_is_named(tmp_path, saved):
+    with pytest.raises(CheckpointError, match="no complete checkpoint"):
+        Checkpointer(tmp_path / "nowhere").restore(DEVICE, HOST)
+    with pytest.raises(CheckpointError, match=r"no checkpoint 25 in .*; there are \[20, 30\]"):
+        Checkpointer(saved).restore(DEVICE, HOST, step=25)
+    assert not pathlib.Path(tmp_path / "nowhere").exists()
+
+
+def test_all_damaged_reports_the_latest(saved):
+    for step in (20, 30):
+        largest_file(saved / str(step) / "device").unlink()
+    with pytest.raises(CheckpointError, match="30 is damaged"):
+        Checkpointer(saved).restore_latest_good(DEVICE, HOST)
+
+
+def test_later_checkpoints_can_be_dropped(saved):
+    Checkpointer(saved).delete_after(20)
+    assert Checkpointer(saved).steps() == [20]
+
+
+def test_unwritable_directory_is_named(tmp_path):
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(CheckpointError, match="could not write checkpoint 1"):
+        Checkpointer(tmp_path / "file" / "checkpoints").save(1, DEVICE, HOST, {})

@@ -1,0 +1,142 @@
+"""The main program as a person runs it: files, interruptions, mistakes."""
+
+import csv
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import qusac_jax
+
+ROOT = pathlib.Path(__file__).parents[1]
+# Everything that happens in a run happens in these 80 steps.
+TINY = ["--env=gym:Pendulum-v1", "--num_steps=80", "--num_seeds=2", "--eval_every=20", "--eval_episodes=2", "--checkpoint_every=30", "--config.warmup_steps=40", "--config.fit_every=10", "--config.rollouts_per_step=3", "--config.rollout_length=2", "--config.updates_per_step=2", "--config.replay_capacity=100", "--config.batch_size=8", "--config.num_members=2", "--config.actor_hidden=(8,)", "--config.critic_hidden=(8,)", "--config.unet_hidden=(8,)", "--config.dynamics_hidden=(8,)"]
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "experiments.online", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*arguments):
+    process = start(*arguments)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def wait_for_checkpoint(process, workdir):
+    deadline = time.monotonic() + 240
+    while not list(workdir.glob("checkpoints/*/checksums.json")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "no checkpoint after four minutes"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "finished"
+    code, out, err = run(*TINY, f"--workdir={workdir}")
+    assert code == 0, out + err
+    return workdir
+
+
+def test_a_run_leaves_everything_behind(finished):
+    with (finished / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(float(r["step"]), float(r["seed"])) for r in rows] == [
+        (step, seed) for step in (0, 20, 40, 60, 80) for seed in (0, 1)
+    ]
+    for name in ("eval_return", "eval_task_return", "mean_q", "mean_sqrt_u", "alpha"):
+        assert all(np.isfinite(float(row[name])) for row in rows), name
+    assert all(np.isfinite(float(rows[-1][f"holdout_mse_{n}"])) for n in range(2))
+    config = json.loads((finished / "config.json").read_text())
+    assert config["env"] == "gym:Pendulum-v1"
+    assert config["config"]["batch_size"] == 8
+    assert config["versions"]["jax"] == jax.__version__
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["steps"] == 80
+    assert summary["seeds"] == [0, 1]
+    assert len(summary["final_returns"]) == len(summary["final_task_returns"]) == 2
+    assert summary["updates_per_second"] > 0
+    assert (finished / "learning_curve.png").stat().st_size > 10_000
+    assert list((finished / "tensorboard").glob("events*"))
+
+
+def test_a_run_compiles_each_function_once(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert set(summary["compilations"].values()) == {1}, summary["compilations"]
+
+
+def test_policy_loads_and_acts(finished):
+    policy = qusac_jax.load_policy(finished)
+    action = policy(np.zeros(3))
+    assert action.shape == (1,)
+    assert float(abs(action[0])) <= 1
+    np.testing.assert_array_equal(policy(np.zeros(3)), action)
+    assert policy(np.zeros((5, 3)), jax.random.key(0)).shape == (5, 1)
+    with pytest.raises(ValueError, match=r"seed_index must lie in \[0, 2\), got 2"):
+        qusac_jax.load_policy(finished, seed_index=2)
+
+
+def test_policy_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match="holds no complete policy"):
+        qusac_jax.load_policy(tmp_path)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+def test_interrupted_and_continued_equals_undisturbed(finished, tmp_path, number, code):
+    workdir = tmp_path / "interrupted"
+    process = start(*TINY, f"--workdir={workdir}")
+    wait_for_checkpoint(process, workdir)
+    os.kill(process.pid, number)
+    process.communicate(timeout=120)
+    assert process.returncode == code
+    assert not (workdir / "summary.json").exists()
+    returncode, out, err = run(*TINY, f"--workdir={workdir}")
+    assert returncode == 0, out + err
+    assert "continuing at step" in out
+    assert (workdir / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
+
+
+def test_workdir_of_another_run_is_refused_and_untouched(finished):
+    before = (finished / "config.json").read_bytes(), (finished / "metrics.csv").read_bytes()
+    code, _, err = run(*TINY, f"--workdir={finished}", "--config.risk=-0.5")
+    assert code == 2
+    assert "config.risk: 1.0 there, -0.5 now" in err
+    assert "Traceback" not in err
+    assert ((finished / "config.json").read_bytes(), (finished / "metrics.csv").read_bytes()) == (
+        before
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--env=cartpole_swing"], "cartpole_swingup"),
+        (["--method=uper_bound"], "did you mean 'upper_bound'"),
+        (["--preset=mpbo"], "did you mean 'mbpo'"),
+        (["--config.discount=1.0"], "discount must lie in [0, 1), got 1.0"),
+        (["--num_seeds=0"], "num_seeds must be at least 1, got 0"),
+        (["--env=gym:CartPole-v1"], "gym:CartPole-v1"),
+        (["--device=tpu"], "device 'tpu' is not there"),
+        (["--no_such_flag=1"], "no_such_flag"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(tmp_path, arguments, message):
+    code, out, err = run(f"--workdir={tmp_path / 'run'}", *arguments)
+    assert code == 2, out + err
+    assert message in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "run").exists()
