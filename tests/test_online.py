@@ -17,7 +17,26 @@ import qusac_jax
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Everything that happens in a run happens in these 80 steps.
-TINY = ["--env=gym:Pendulum-v1", "--num_steps=80", "--num_seeds=2", "--eval_every=20", "--eval_episodes=2", "--checkpoint_every=30", "--config.warmup_steps=40", "--config.fit_every=10", "--config.rollouts_per_step=3", "--config.rollout_length=2", "--config.updates_per_step=2", "--config.replay_capacity=100", "--config.batch_size=8", "--config.num_members=2", "--config.actor_hidden=(8,)", "--config.critic_hidden=(8,)", "--config.unet_hidden=(8,)", "--config.dynamics_hidden=(8,)"]
+TINY = [
+    "--env=gym:Pendulum-v1",
+    "--num_steps=80",
+    "--num_seeds=2",
+    "--eval_every=20",
+    "--eval_episodes=2",
+    "--checkpoint_every=30",
+    "--config.warmup_steps=40",
+    "--config.fit_every=10",
+    "--config.rollouts_per_step=3",
+    "--config.rollout_length=2",
+    "--config.updates_per_step=2",
+    "--config.replay_capacity=100",
+    "--config.batch_size=8",
+    "--config.num_members=2",
+    "--config.actor_hidden=(8,)",
+    "--config.critic_hidden=(8,)",
+    "--config.unet_hidden=(8,)",
+    "--config.dynamics_hidden=(8,)",
+]
 
 
 def start(*arguments):

@@ -30,7 +30,7 @@ class Config:
     num_members: int = 5  # N, dynamics models and critic groups
     num_critics: int = 1  # M, critics per group; a group's value is their minimum
     critic_data: CriticData = "member"  # member: D_1..D_N, model: D_model, replay: D (no model)
-    gap_samples: int = 5  # actions per next state in the gap term of exact_ube
+    gap_samples: int = 4  # actions per next state in the gap term of exact_ube
     num_unets: int = 1  # U-nets; their minimum is U (1 in the paper)
     clip_u: bool = True  # cap U-net targets at the largest U that the local uncertainty allows
     local_max_decay: float = 1e-3  # decay per update of the running maximum behind that cap
