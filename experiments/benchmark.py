@@ -5,6 +5,7 @@ float32 matrix-multiplication peak that they reach, the time of a model fit and 
 refresh, environment steps per second, and compilations. Medians of repeated calls.
 """
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -46,7 +47,11 @@ def main() -> None:
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     rows = []
     for name in _METHODS.value:
-        config = presets.get(name) if name in presets.PRESETS else Config(method=name)
+        config = (
+            presets.get(name)
+            if name in presets.PRESETS
+            else dataclasses.replace(Config(), method=name)
+        )
         row = {"method": name, **time_agent(config, task)}
         row["share_of_peak"] = row["updates_per_second"] * row["flop_per_update"] / peak
         rows.append(row)
@@ -115,7 +120,7 @@ def time_agent(config: Config, task: agent.Task) -> dict[str, float]:
     """Medians for one configuration on random data."""
     num_seeds = _NUM_SEEDS.value
 
-    def mapped(function: Callable[..., Any], donate: tuple[int, ...] = (0,)):
+    def mapped(function: Callable[..., Any], donate: tuple[int, ...] = (0,)) -> Any:
         function = functools.partial(function, config=config, task=task)
         return jax.jit(jax.vmap(function), donate_argnums=donate)
 

@@ -129,7 +129,7 @@ def _config() -> Config:
 
 def _check_positive(*names: str) -> None:
     for name in names:
-        value = flags.FLAGS[name].value
+        value = int(flags.FLAGS[name].value or 0)
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
 
