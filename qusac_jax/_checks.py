@@ -1,10 +1,10 @@
 """Checks of what a user passes to `qusac_jax.ube`, and of what comes out."""
 
-import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-_ROW_TOLERANCE = 1e-5  # float32 rows of a thousand entries sum to 1 within this
+ROW_TOLERANCE = 1e-5  # float32 rows of a thousand entries sum to 1 within this
 _MAX_ERROR = 1e-2
 
 
@@ -83,7 +83,7 @@ def check_transition(transition, *, name: str = "transition") -> None:
         raise ValueError(
             f"{name} must hold probabilities, got {lowest:.6g}; clip rounding errors at 0"
         )
-    if highest > 1 + _ROW_TOLERANCE:
+    if highest > 1 + ROW_TOLERANCE:
         raise ValueError(
             f"{name} rows must sum to at most 1, got a row that sums to {highest:.6g}; normalise "
             "them, or leave mass out where the episode ends"
@@ -96,7 +96,7 @@ def check_policy(policy) -> None:
     total = policy.sum(-1)
     worst = total[np.argmax(np.abs(total - 1))]
     # The comparisons are false for NaN.
-    if not (np.all(policy >= 0) and np.abs(worst - 1) <= _ROW_TOLERANCE):
+    if not (np.all(policy >= 0) and np.abs(worst - 1) <= ROW_TOLERANCE):
         raise ValueError(
             "policy rows must be probabilities that sum to 1, got a row that sums to "
             f"{worst:.6g} and a smallest entry of {policy.min():.6g}; normalise the rows"
@@ -107,7 +107,7 @@ def _check_terminates(transition: np.ndarray, policy: np.ndarray, name: str) -> 
     """Raises unless from each state a positive probability leads out of the MDP."""
     for member in transition.reshape(-1, *transition.shape[-3:]):
         flow = np.einsum("sat,sa->st", member, policy)
-        ends = flow.sum(-1) < 1 - _ROW_TOLERANCE
+        ends = flow.sum(-1) < 1 - ROW_TOLERANCE
         for _ in range(len(flow)):
             grown = ends | (flow[:, ends] > 0).any(-1)
             if (grown == ends).all():

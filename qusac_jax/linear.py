@@ -17,12 +17,12 @@ import jax.numpy as jnp
 class Solution(NamedTuple):
     """Solution of a system and how well it was solved."""
 
-    x: chex.Array  # [S, k]
-    residual: chex.Array  # [] max |(I - discount * P) x - b|
-    horizon: chex.Array  # [] expected discounted steps from the worst state; inf if singular
+    x: jax.Array  # [S, k]
+    residual: jax.Array  # [] max |(I - discount * P) x - b|
+    horizon: jax.Array  # [] expected discounted steps from the worst state; inf if singular
 
 
-def solve(flow: chex.Array, rhs: chex.Array, discount: chex.Numeric) -> Solution:
+def solve(flow: jax.Array, rhs: jax.Array, discount: chex.Numeric) -> Solution:
     """Solves (I - discount * flow) x = rhs with one LU factorization.
 
     Works under `jit`, `vmap` and `grad`. A relative error of about machine epsilon times `horizon`
@@ -49,16 +49,16 @@ def solve(flow: chex.Array, rhs: chex.Array, discount: chex.Numeric) -> Solution
 class IterativeSolution(NamedTuple):
     """Solutions of a batch of systems and the work that they took."""
 
-    x: chex.Array  # [N, S]
-    iterations: chex.Array  # [] of BiCGStab, two products with each matrix each
-    fell_back: chex.Array  # [] whether LU was needed
+    x: jax.Array  # [N, S]
+    iterations: jax.Array  # [] of BiCGStab, two products with each matrix each
+    fell_back: jax.Array  # [] whether LU was needed
 
 
 def solve_warm(
-    flow: chex.Array,
-    rhs: chex.Array,
+    flow: jax.Array,
+    rhs: jax.Array,
     discount: chex.Numeric,
-    start: chex.Array,
+    start: jax.Array,
     *,
     tolerance: float = 1e-6,
     max_iterations: int = 28,
@@ -74,7 +74,8 @@ def solve_warm(
         rhs: `[N, S]`.
         discount: in [0, 1].
         start: `[N, S]` first guess.
-        tolerance: largest allowed 2-norm of a residual, relative to that of its `rhs`.
+        tolerance: largest allowed 2-norm of a residual, relative to that of its `rhs` (or what
+            rounding `x` causes, where that is larger).
         max_iterations: after which LU takes over.
 
     Returns:
@@ -87,8 +88,9 @@ def solve_warm(
         return x - discount * jnp.einsum("nst,nt->ns", flow, x, precision="highest")
 
     x, iterations = _bicgstab(apply, rhs, start, tolerance, max_iterations)
-    is_open = _norm(rhs - apply(x)) > 2 * tolerance * _norm(rhs)
-    is_open = jnp.any(is_open | ~jnp.all(jnp.isfinite(x), -1))
+    rounding = 10 * jnp.finfo(rhs.dtype).eps * _norm(x)
+    is_solved = _norm(rhs - apply(x)) <= 2 * tolerance * _norm(rhs) + rounding
+    is_open = ~jnp.all(is_solved)  # also where a norm is NaN
 
     # A loop of at most one turn: unlike `lax.cond`, it is skipped under `vmap` when nobody needs it
     def factorize(carry):

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 class Moments(NamedTuple):
     """Posterior mean and variance of the values of a policy."""
 
-    v: chex.Array  # [S] variance of V
-    q: chex.Array  # [S, A] variance of Q
-    local_v: chex.Array  # [S] variance of one step's surprise, without discount and reward term
-    local_q: chex.Array  # [S, A]
-    mean_v: chex.Array  # [S] mean of V
-    mean_q: chex.Array  # [S, A] mean of Q
-    covariance: chex.Array  # [S, S] covariance of V between states
-    residual: chex.Array  # [] largest residual of the systems
-    horizon: chex.Array  # [] expected discounted steps in the mean MDP; inf if singular
+    v: jax.Array  # [S] variance of V
+    q: jax.Array  # [S, A] variance of Q
+    local_v: jax.Array  # [S] variance of one step's surprise, without discount and reward term
+    local_q: jax.Array  # [S, A]
+    mean_v: jax.Array  # [S] mean of V
+    mean_q: jax.Array  # [S, A] mean of Q
+    covariance: jax.Array  # [S, S] covariance of V between states
+    residual: jax.Array  # [] largest residual of the systems
+    horizon: jax.Array  # [] expected discounted steps in the mean MDP; inf if singular
 
 
 def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Numeric) -> Moments:

@@ -47,34 +47,34 @@ FORMS = ("total", "gap", "difference")
 class Values(NamedTuple):
     """Values of a policy in one MDP."""
 
-    v: chex.Array  # [S]
-    q: chex.Array  # [S, A]
-    residual: chex.Array  # [] max |V - r_pi - discount * P_pi V|
-    horizon: chex.Array  # [] expected discounted steps to termination; inf if singular
+    v: jax.Array  # [S]
+    q: jax.Array  # [S, A]
+    residual: jax.Array  # [] max |V - r_pi - discount * P_pi V|
+    horizon: jax.Array  # [] expected discounted steps to termination; inf if singular
 
 
 class Variance(NamedTuple):
     """Epistemic variance of the values of a policy under a belief over MDPs."""
 
-    v: chex.Array  # [S] variance of V
-    q: chex.Array  # [S, A] variance of Q
-    local_v: chex.Array  # [S] local uncertainty: no discount, no reward term, no clipping
-    local_q: chex.Array  # [S, A]
-    residual: chex.Array  # [] largest residual of all systems
-    horizon: chex.Array  # [] largest expected discounted steps of all MDPs; inf if singular
+    v: jax.Array  # [S] variance of V
+    q: jax.Array  # [S, A] variance of Q
+    local_v: jax.Array  # [S] local uncertainty: no discount, no reward term, no clipping
+    local_q: jax.Array  # [S, A]
+    residual: jax.Array  # [] largest residual of all systems
+    horizon: jax.Array  # [] largest expected discounted steps of all MDPs; inf if singular
 
 
 class Decomposition(NamedTuple):
     """Uncertainty about the mean value of the next state (eq. 7): total = the other two."""
 
-    total_v: chex.Array  # [S]
-    epistemic_v: chex.Array  # [S] w of eq. 3
-    aleatoric_v: chex.Array  # [S]
-    total_q: chex.Array  # [S, A]
-    epistemic_q: chex.Array  # [S, A]
-    aleatoric_q: chex.Array  # [S, A]
-    residual: chex.Array  # []
-    horizon: chex.Array  # []
+    total_v: jax.Array  # [S]
+    epistemic_v: jax.Array  # [S] w of eq. 3
+    aleatoric_v: jax.Array  # [S]
+    total_q: jax.Array  # [S, A]
+    epistemic_q: jax.Array  # [S, A]
+    aleatoric_q: jax.Array  # [S, A]
+    residual: jax.Array  # []
+    horizon: jax.Array  # []
 
 
 def solve_bellman(

@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qusac_jax import posterior
+from qusac_jax import _variates, posterior
 
 
 def visits(rng, num_transitions=7, num_states=5, num_actions=2):
@@ -98,7 +98,7 @@ def test_sample_has_the_moments_of_dirichlet_and_normal(use_table):
 def test_table_follows_the_gamma_distribution(num_states):
     shape = 1 / np.sqrt(num_states)
     belief = posterior.init(num_states, 1)
-    draws = posterior._log_gamma_by_table(belief.log_quantile, jax.random.key(2), (50, 2000))
+    draws = _variates.log_gamma_by_table(belief.log_quantile, jax.random.key(2), (50, 2000))
     draws = np.asarray(draws).ravel()
     test = scipy.stats.kstest(draws, lambda x: scipy.stats.gamma.cdf(np.exp(x), shape))
     assert test.pvalue > 1e-3
@@ -106,12 +106,12 @@ def test_table_follows_the_gamma_distribution(num_states):
 
 @pytest.mark.parametrize("count", [0.5, 1.0, 3.0, 40.0])
 def test_counts_follow_the_gamma_distribution(count):
-    draws = posterior._gamma(jax.random.key(2), jnp.asarray(count), (20_000,))
+    draws = _variates.gamma(jax.random.key(2), jnp.asarray(count), (20_000,))
     assert scipy.stats.kstest(np.asarray(draws), scipy.stats.gamma(count).cdf).pvalue > 1e-3
 
 
 def test_random_words_of_different_rows_and_columns_are_uncorrelated():
-    words = np.asarray(posterior._bits(jax.random.key(3), (2000, 64))).astype(float) / 2**32
+    words = np.asarray(_variates.bits_of_rows(jax.random.key(3), (2000, 64))).astype(float) / 2**32
     correlation = np.corrcoef(words.T)
     assert np.max(np.abs(correlation - np.eye(64))) < 6 / np.sqrt(2000)
     across = np.corrcoef(words[:64])
