@@ -100,7 +100,7 @@ def init_guess(num_states: int, config: Config, dtype=jnp.float32) -> Guess:
 @functools.partial(jax.jit, static_argnames="config")
 def optimize(
     belief: posterior.Posterior,
-    policy: chex.Array,
+    policy: jax.Array,
     guess: Guess,
     key: chex.PRNGKey,
     *,
@@ -153,7 +153,7 @@ def optimize(
 
 @functools.partial(jax.jit, static_argnames="config")
 def evaluate(
-    belief: posterior.Posterior, policy: chex.Array, key: chex.PRNGKey, *, config: Config
+    belief: posterior.Posterior, policy: jax.Array, key: chex.PRNGKey, *, config: Config
 ) -> Evaluation:
     """Mean values and epistemic variance of a policy `[S]` (Algorithm 1), for a look at them.
 

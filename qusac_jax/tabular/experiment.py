@@ -107,8 +107,8 @@ def init(environment: Environment, key: chex.PRNGKey, *, config: Config) -> Stat
 
 
 def act(
-    world: World, policy: chex.Array, key: chex.PRNGKey, *, horizon: int
-) -> tuple[posterior.Transitions, chex.Array]:
+    world: World, policy: jax.Array, key: chex.PRNGKey, *, horizon: int
+) -> tuple[posterior.Transitions, jax.Array]:
     """Plays one episode.
 
     Args:
@@ -147,7 +147,7 @@ def _draw(cumulative, uniform):
     return jnp.minimum(jnp.sum(cumulative <= threshold), last)
 
 
-def expected_return(world: World, policy: chex.Array, *, horizon: int) -> chex.Array:
+def expected_return(world: World, policy: jax.Array, *, horizon: int) -> jax.Array:
     """Exact expected undiscounted return of `horizon` steps of a policy `[S]`."""
     state = jnp.arange(len(policy))
     flow, reward = world.transition[state, policy], world.reward[state, policy]
@@ -158,9 +158,7 @@ def expected_return(world: World, policy: chex.Array, *, horizon: int) -> chex.A
     return world.start @ jax.lax.fori_loop(0, horizon, back, jnp.zeros_like(reward))
 
 
-def episode(
-    world: World, state: State, *, horizon: int, config: Config
-) -> tuple[State, Metrics]:
+def episode(world: World, state: State, *, horizon: int, config: Config) -> tuple[State, Metrics]:
     """One episode: act with the policy, update the belief, plan the next policy.
 
     Args:
