@@ -226,18 +226,19 @@ def _local(members, member_v, mean_v, config):
     if config.method == "exact_ube":
         columns = [mean_v, member_v, (member_v - mean_v) ** 2]
     columns = jnp.stack([jnp.broadcast_to(column, member_v.shape) for column in columns], -1)
-    next_moments = jnp.einsum("nsat,ntk->ksan", members.transition, columns, precision="highest")
+    # The layout [..., k] of the result is several times faster on CPU than [k, ...].
+    products = jnp.einsum("nsat,ntk->nsak", members.transition, columns, precision="highest")
     reward_variance = members.reward.var(0)
-    if config.method == "ensemble_var":
-        return (members.reward + discount * jnp.moveaxis(next_moments[0], -1, 0)).var(0)
-    if config.method == "upper_bound":
-        q = members.reward + discount * jnp.moveaxis(next_moments[0], -1, 0)
-        return jnp.maximum(reward_variance + discount**2 * q.var(0), config.min_local)
-    local = next_moments[0].var(-1)
+    if config.method in ("ensemble_var", "upper_bound"):
+        variance = (members.reward + discount * products[..., 0]).var(0)
+        if config.method == "ensemble_var":
+            return variance
+        return jnp.maximum(reward_variance + discount**2 * variance, config.min_local)
+    local = products[..., 0].var(0)
     if config.method == "exact_ube":
-        next_mean, next_member, next_square = next_moments
+        next_mean, next_member, next_square = jnp.moveaxis(products, -1, 0)
         gap = next_square - (next_member - next_mean) ** 2
-        local = local - gap.mean(-1)
+        local = local - gap.mean(0)
     return jnp.maximum(reward_variance + discount**2 * local, config.min_local)
 
 
