@@ -61,6 +61,7 @@ def evaluate(mean_model, members, policy, run: Run):
     if members is None:
         return mean_q, np.zeros_like(mean_q)
     transitions, rewards = members
+    member_q = []
     if run.method != "pombu":
         member_v = [
             solve_v(p, r, policy, discount) for p, r in zip(transitions, rewards, strict=True)

@@ -210,3 +210,16 @@ def draw_looks(environment, looks: list[Look], path: pathlib.Path, title: str) -
         row[0].set_ylabel(f"episode {look.episode}")
     figure.suptitle(title)
     return _save(figure, path)
+
+
+def draw_errors(sizes, errors: np.ndarray, path: pathlib.Path) -> pathlib.Path:
+    """Errors `[R, len(sizes)]` against N, with the slope of Monte Carlo."""
+    figure, axes = _pyplot().subplots(figsize=(5, 3.5), layout="constrained")
+    sizes = np.array(sizes)
+    axes.loglog(sizes, errors.T, color="C0", alpha=0.3, linewidth=0.8)
+    axes.loglog(sizes, errors.mean(0), "o-", color="C0", label="exact_ube, mean of MDPs")
+    slope = errors.mean(0)[-1] * np.sqrt(sizes[-1] / sizes)
+    axes.loglog(sizes, slope, "k--", alpha=0.6, label="slope −1/2")
+    axes.set(xlabel="sampled MDPs N", ylabel="relative error of U")
+    axes.legend()
+    return _save(figure, path)

@@ -121,7 +121,7 @@ def act(
         The transitions `[T]`, whose next state is S where the environment ended the episode (not
         where the horizon did), and `[T]` whether the step took place.
     """
-    num_states = len(policy)
+    policy, num_states = jnp.asarray(policy), len(policy)
     key_start, key_steps = jax.random.split(key)
     first = _draw(world.cumulative_start, jax.random.uniform(key_start))
 
@@ -149,7 +149,7 @@ def _draw(cumulative, uniform):
 
 def expected_return(world: World, policy: jax.Array, *, horizon: int) -> jax.Array:
     """Exact expected undiscounted return of `horizon` steps of a policy `[S]`."""
-    state = jnp.arange(len(policy))
+    policy, state = jnp.asarray(policy), jnp.arange(len(policy))
     flow, reward = world.transition[state, policy], world.reward[state, policy]
 
     def back(_, value):

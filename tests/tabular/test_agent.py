@@ -63,10 +63,11 @@ def test_moments_are_the_closed_form():
 
 @pytest.mark.parametrize("method", ["exact_ube", "pombu", "ensemble_var", "upper_bound", "psrl"])
 def test_optimize_equals_the_numpy_reference(method):
-    # The reference goes through all 40 steps of a cycle, so this checks the short cut as well.
+    # The reference goes through all 40 steps of a cycle, so this checks the short cut as well. With
+    # all pairs visited and no clipping there are no ties, which the two would break differently.
     for seed in range(6):
-        belief, policy, key = some_belief(seed, 8), some_policy(seed), jax.random.key(seed)
-        config = agent.Config(method=method)
+        belief, policy, key = some_belief(seed, 60), some_policy(seed), jax.random.key(seed)
+        config = agent.Config(method=method, min_local=-1e3)
         guess = agent.init_guess(NUM_STATES, config)
         plan = agent.optimize(belief, policy, guess, key, config=config)
         key_sample, _ = jax.random.split(key)
@@ -80,16 +81,16 @@ def test_optimize_equals_the_numpy_reference(method):
             belief,
             np.array(policy),
             np.random.default_rng(0),
-            numpy_reference.Run(method=method),
+            numpy_reference.Run(method=method, min_local=-1e3),
             models,
         )
         np.testing.assert_array_equal(plan.policy, expected)
 
 
 def test_cycles_end_where_all_steps_would_have_ended():
-    config, periods = agent.Config(method="ensemble_var", risk=3.0), set()
-    for seed in range(12):
-        belief, policy, key = some_belief(seed, 4), some_policy(seed), jax.random.key(seed)
+    config, periods = agent.Config(method="exact_ube"), set()
+    for seed in range(6):
+        belief, policy, key = some_belief(seed, 8), some_policy(seed), jax.random.key(seed)
         guess = agent.init_guess(NUM_STATES, config)
         whole = agent.optimize(belief, policy, guess, key, config=config)
         periods.add(int(whole.period))
