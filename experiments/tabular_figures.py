@@ -144,12 +144,13 @@ def draw_deep_sea(runs: list[Run], published, path: pathlib.Path) -> pathlib.Pat
                 right.plot(at, mean, "kx", markersize=5)
     if published:
         left.plot([], [], "kx--", alpha=0.6, label="published")
-        right.plot([], [], "kx", label="published")
     left.set(xlabel="L", ylabel="learning time (episodes)", title="learning time")
     right.set(xlabel="L", ylabel="total regret", title="total regret")
     right.set_xticks(range(len(lengths)), [str(length) for length in lengths])
-    left.legend()
-    right.legend()
+    handles, labels = right.get_legend_handles_labels()
+    if published:
+        handles, labels = [*handles, left.lines[-1]], [*labels, "published"]
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return _save(figure, path)
 
 
