@@ -29,13 +29,14 @@ def seconds_of_jax(world, state, environment, config, *, num_episodes: int):
     return (time.perf_counter() - start) / num_episodes, state
 
 
-def seconds_of_numpy(state, environment, config, *, num_episodes: int) -> float:
+def seconds_of_numpy(state, environment, config, *, num_episodes: int, redraw_ties: bool) -> float:
     """Seconds per episode of the reference from the belief and policy of the first seed."""
     belief = numpy_reference.Belief(*(np.array(leaf[0], np.float64) for leaf in state.belief[:3]))
     run = numpy_reference.Run(
         method=config.agent.method,
         min_local=config.agent.min_local,
         count_weight=config.count_weight,
+        redraw_ties=redraw_ties,
     )
     policy, rng = np.array(state.policy[0]), np.random.default_rng(0)
     start = time.perf_counter()
@@ -44,7 +45,9 @@ def seconds_of_numpy(state, environment, config, *, num_episodes: int) -> float:
     return (time.perf_counter() - start) / num_episodes
 
 
-def measure(length: int, method: str, *, rounds: int, num_episodes: int, gap: int):
+def measure(
+    length: int, method: str, *, rounds: int, num_episodes: int, gap: int, redraw_ties: bool = False
+):
     """Medians of the seconds per episode of both, and of their ratios.
 
     Args:
@@ -53,6 +56,7 @@ def measure(length: int, method: str, *, rounds: int, num_episodes: int, gap: in
         rounds: places along a run at which both are timed.
         num_episodes: that the reference plays at each place.
         gap: episodes between the places.
+        redraw_ties: whether the reference draws ties anew in each step of policy iteration.
 
     Returns:
         Seconds of JAX, seconds of NumPy, NumPy / JAX.
@@ -69,7 +73,11 @@ def measure(length: int, method: str, *, rounds: int, num_episodes: int, gap: in
     _, state = seconds_of_jax(world, state, environment, config, num_episodes=gap)  # compiles
     ours, theirs = [], []
     for _ in range(rounds):
-        theirs.append(seconds_of_numpy(state, environment, config, num_episodes=num_episodes))
+        theirs.append(
+            seconds_of_numpy(
+                state, environment, config, num_episodes=num_episodes, redraw_ties=redraw_ties
+            )
+        )
         seconds, state = seconds_of_jax(world, state, environment, config, num_episodes=gap)
         ours.append(seconds)
     ratios = [slow / fast for fast, slow in zip(ours, theirs, strict=True)]
@@ -84,6 +92,12 @@ def main(argv: list[str]) -> int:
     flags.DEFINE_integer("rounds", 5, "Places along a run.", 1, flag_values=options)
     flags.DEFINE_integer("numpy_episodes", 3, "Per place.", 1, flag_values=options)
     flags.DEFINE_integer("gap", 10, "Episodes between places.", 1, flag_values=options)
+    flags.DEFINE_boolean(
+        "redraw_ties",
+        False,
+        "Let the reference draw ties anew in each step, which costs it many steps.",
+        flag_values=options,
+    )
     try:
         options(argv)
         print("method          L   jax [s]  numpy [s]  ratio")
@@ -95,6 +109,7 @@ def main(argv: list[str]) -> int:
                     rounds=options.rounds,
                     num_episodes=options.numpy_episodes,
                     gap=options.gap,
+                    redraw_ties=options.redraw_ties,
                 )
                 print(
                     f"{method:12s} {length:>4s} {ours:9.4f} {theirs:10.4f} {ratio:6.1f}", flush=True

@@ -28,6 +28,7 @@ class Run(NamedTuple):
     max_steps: int = 40
     count_weight: float = 1.0
     noise_precision: float = 1e6
+    redraw_ties: bool = False  # in each step of policy iteration; it then seldom stops early
 
 
 def mean(belief: Belief):
@@ -86,20 +87,22 @@ def evaluate(mean_model, members, policy, run: Run):
     return mean_q, cost + discount**2 * transition @ next_u
 
 
-def greedy(mean_q, variance, rng, risk: float) -> np.ndarray:
-    """Actions `[S]`, ties broken at random."""
+def greedy(mean_q, variance, preference, risk: float) -> np.ndarray:
+    """Actions `[S]`; among equally good ones, that with the largest preference `[S, A]`."""
     score = mean_q + risk * np.sqrt(np.maximum(variance, 0))
-    policy = np.zeros(len(score), int)
-    for s, row in enumerate(score):
-        policy[s] = rng.choice(np.flatnonzero(row == row.max()))
-    return policy
+    is_best = score == score.max(-1, keepdims=True)
+    return np.argmax(np.where(is_best, preference, -1.0), -1)
 
 
 def optimize(belief: Belief, policy, rng, run: Run, models=None) -> np.ndarray:
     """Policy iteration from a policy `[S]`; `models` replaces the mean MDP and the sampled ones."""
     mean_model, members = models or draw_models(belief, rng, run)
+    preference = rng.random(belief.reward_mean.shape)
     for _ in range(run.max_steps):
-        new_policy = greedy(*evaluate(mean_model, members, policy, run), rng, run.risk)
+        if run.redraw_ties:
+            preference = rng.random(belief.reward_mean.shape)
+        q_and_variance = evaluate(mean_model, members, policy, run)
+        new_policy = greedy(*q_and_variance, preference, run.risk)
         if np.array_equal(new_policy, policy):
             break
         policy = new_policy
