@@ -1,0 +1,124 @@
+"""Seconds per DeepSea episode (acting, belief update, policy iteration) beside plain NumPy.
+
+Both start from the same belief, which the agent reached after some episodes, and the ratio is taken
+in one process. Example:
+  python -m experiments.benchmark_tabular --lengths=10,20 --methods=exact_ube,psrl
+"""
+
+import statistics
+import sys
+import time
+
+import jax
+import numpy as np
+from absl import flags
+
+from experiments import numpy_reference
+from qusac_jax.tabular import agent, environments, experiment
+
+METHODS = ("exact_ube", "pombu", "ensemble_var", "psrl")
+
+
+def seconds_of_jax(world, state, environment, config, *, num_episodes: int):
+    """Seconds per episode of a compiled scan, and the state after it."""
+    start = time.perf_counter()
+    state, metrics = experiment.run_chunk(
+        world, state, num_episodes=num_episodes, horizon=environment.horizon, config=config
+    )
+    jax.block_until_ready(metrics)
+    return (time.perf_counter() - start) / num_episodes, state
+
+
+def seconds_of_numpy(state, environment, config, *, num_episodes: int, redraw_ties: bool) -> float:
+    """Seconds per episode of the reference from the belief and policy of the first seed."""
+    belief = numpy_reference.Belief(*(np.array(leaf[0], np.float64) for leaf in state.belief[:3]))
+    run = numpy_reference.Run(
+        method=config.agent.method,
+        min_local=config.agent.min_local,
+        count_weight=config.count_weight,
+        redraw_ties=redraw_ties,
+    )
+    policy, rng = np.array(state.policy[0]), np.random.default_rng(0)
+    start = time.perf_counter()
+    for _ in range(num_episodes):
+        policy, _ = numpy_reference.episode(environment, belief, policy, rng, run)
+    return (time.perf_counter() - start) / num_episodes
+
+
+def measure(
+    length: int, method: str, *, rounds: int, num_episodes: int, gap: int, redraw_ties: bool = False
+):
+    """Medians of the seconds per episode of both, and of their ratios.
+
+    Args:
+        length: L.
+        method: of the agent.
+        rounds: places along a run at which both are timed.
+        num_episodes: that the reference plays at each place.
+        gap: episodes between the places.
+        redraw_ties: whether the reference draws ties anew in each step of policy iteration.
+
+    Returns:
+        Seconds of JAX, seconds of NumPy, NumPy / JAX.
+    """
+    environment = environments.deep_sea(length)
+    config = experiment.Config(
+        agent=agent.Config(method=method, min_local=-0.05),
+        count_weight=float(length),
+        seed_axis="map",
+    )
+    world = experiment.make_world(environment)
+    state = experiment.init(environment, jax.random.key(0), config=config)
+    state = jax.tree.map(lambda leaf: leaf[None], state)
+    _, state = seconds_of_jax(world, state, environment, config, num_episodes=gap)  # compiles
+    ours, theirs = [], []
+    for _ in range(rounds):
+        theirs.append(
+            seconds_of_numpy(
+                state, environment, config, num_episodes=num_episodes, redraw_ties=redraw_ties
+            )
+        )
+        seconds, state = seconds_of_jax(world, state, environment, config, num_episodes=gap)
+        ours.append(seconds)
+    ratios = [slow / fast for fast, slow in zip(ours, theirs, strict=True)]
+    return statistics.median(ours), statistics.median(theirs), statistics.median(ratios)
+
+
+def main(argv: list[str]) -> int:
+    """Prints a table; mistakes are one line on stderr and exit code 2."""
+    options = flags.FlagValues()
+    flags.DEFINE_list("lengths", ["10", "20"], "L.", flag_values=options)
+    flags.DEFINE_list("methods", list(METHODS), "Of the agent.", flag_values=options)
+    flags.DEFINE_integer("rounds", 5, "Places along a run.", 1, flag_values=options)
+    flags.DEFINE_integer("numpy_episodes", 3, "Per place.", 1, flag_values=options)
+    flags.DEFINE_integer("gap", 10, "Episodes between places.", 1, flag_values=options)
+    flags.DEFINE_boolean(
+        "redraw_ties",
+        False,
+        "Let the reference draw ties anew in each step, which costs it many steps.",
+        flag_values=options,
+    )
+    try:
+        options(argv)
+        print("method          L   jax [s]  numpy [s]  ratio")
+        for length in options.lengths:
+            for method in options.methods:
+                ours, theirs, ratio = measure(
+                    int(length),
+                    method,
+                    rounds=options.rounds,
+                    num_episodes=options.numpy_episodes,
+                    gap=options.gap,
+                    redraw_ties=options.redraw_ties,
+                )
+                print(
+                    f"{method:12s} {length:>4s} {ours:9.4f} {theirs:10.4f} {ratio:6.1f}", flush=True
+                )
+    except (ValueError, flags.Error) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,226 @@
+"""Figures of the tabular experiments, from the files that `experiments.tabular` writes."""
+
+import csv
+import json
+import pathlib
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_COLORS = {
+    "exact_ube": "C0",
+    "pombu": "C1",
+    "ensemble_var": "C2",
+    "psrl": "C3",
+    "upper_bound": "C4",
+    "moments": "C5",
+    "ensemble_mean": "C7",
+}
+
+
+class Run(NamedTuple):
+    """One directory with metrics.csv and summary.json."""
+
+    summary: dict[str, Any]
+    total_regret: np.ndarray  # [R, E] cumulative
+
+
+class Look(NamedTuple):
+    """The agent's belief about its policy after some episodes."""
+
+    episode: int
+    policy: np.ndarray  # [S]
+    visits: np.ndarray  # [S, A]
+    mean_q: np.ndarray  # [S, A]
+    variance: np.ndarray  # [S, A]
+    local: np.ndarray  # [S, A]
+
+
+def read_runs(workdir: pathlib.Path) -> list[Run]:
+    """All runs in a directory and below it."""
+    runs = []
+    for path in sorted(workdir.glob("**/summary.json")):
+        summary = json.loads(path.read_text())
+        with (path.parent / "metrics.csv").open() as file:
+            values = [float(row["total_regret"]) for row in csv.DictReader(file)]
+        runs.append(Run(summary, np.reshape(values, (summary["num_seeds"], -1))))
+    return runs
+
+
+def read_published(path: str) -> list[dict[str, str]]:
+    """Rows of a CSV with the columns method, total_regret and length or episode."""
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = set(rows[0]) if rows else set()
+    if not {"method", "total_regret"} <= names or not names & {"length", "episode"}:
+        raise ValueError(
+            f"published must be a CSV with columns method, total_regret and length or episode, got "
+            f"{sorted(names)} in {path}"
+        )
+    return rows
+
+
+def _published_means(rows, axis: str, field: str):
+    """{method: (axis values, means)}; groups with a missing value are left out."""
+    groups = defaultdict(list)
+    for row in rows or []:
+        if axis in row and row.get(field, "") is not None:
+            groups[row["method"], int(row[axis])].append(row.get(field, ""))
+    curves = defaultdict(list)
+    for (method, place), values in sorted(groups.items()):
+        if all(values):
+            curves[method].append((place, np.mean([float(value) for value in values])))
+    return {method: np.transpose(curve) for method, curve in curves.items()}
+
+
+def _pyplot():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _save(figure, path: pathlib.Path) -> pathlib.Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    _pyplot().close(figure)
+    return path
+
+
+def draw_regret(runs: list[Run], path: pathlib.Path) -> pathlib.Path:
+    """Total regret along the episodes, one line per seed and their mean."""
+    figure, axes = _pyplot().subplots(figsize=(6, 4), layout="constrained")
+    for run in runs:
+        color = _COLORS[run.summary["method"]]
+        axes.plot(run.total_regret.T, color=color, alpha=0.3, linewidth=0.8)
+        axes.plot(run.total_regret.mean(0), color=color, label=run.summary["method"])
+    length = runs[0].summary["length"]
+    axes.set(
+        xlabel="episode",
+        ylabel="total regret",
+        title=runs[0].summary["env"] + (f", L = {length}" if length else ""),
+    )
+    axes.legend()
+    return _save(figure, path)
+
+
+def draw_deep_sea(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
+    """Learning time and total regret against L, as in the paper's DeepSea figure."""
+    figure, (left, right) = _pyplot().subplots(1, 2, figsize=(11, 4), layout="constrained")
+    methods = list(dict.fromkeys(run.summary["method"] for run in runs))
+    methods.sort(key=list(_COLORS).index)
+    lengths = sorted({run.summary["length"] for run in runs})
+    width = 0.8 / len(methods)
+    learning = _published_means(published, "length", "learning_time")
+    regret = _published_means(published, "length", "total_regret")
+    for i, method in enumerate(methods):
+        color = _COLORS[method]
+        own = sorted(
+            (run.summary for run in runs if run.summary["method"] == method),
+            key=lambda summary: summary["length"],
+        )
+        times = [
+            (summary["length"], np.mean(summary["learning_time"]))
+            for summary in own
+            if None not in summary["learning_time"]
+        ]
+        if times:
+            left.plot(*np.transpose(times), "o-", color=color, label=method)
+        place = np.array([lengths.index(summary["length"]) for summary in own])
+        place = place + (i - (len(methods) - 1) / 2) * width
+        totals = [summary["total_regret"] for summary in own]
+        error = [
+            np.std(total, ddof=1) / len(total) ** 0.5 if len(total) > 1 else 0 for total in totals
+        ]
+        right.bar(place, np.mean(totals, 1), width, color=color, yerr=error, label=method)
+        if method in learning:
+            left.plot(*learning[method], "x--", color=color, alpha=0.6)
+        for length, mean in np.transpose(regret.get(method, np.empty((2, 0)))):
+            if length in [summary["length"] for summary in own]:
+                at = place[[summary["length"] for summary in own].index(length)]
+                right.plot(at, mean, "kx", markersize=5)
+    if published:
+        left.plot([], [], "kx--", alpha=0.6, label="published")
+    left.set(xlabel="L", ylabel="learning time (episodes)", title="learning time")
+    right.set(xlabel="L", ylabel="total regret", title="total regret")
+    right.set_xticks(range(len(lengths)), [str(length) for length in lengths])
+    handles, labels = right.get_legend_handles_labels()
+    if published:
+        handles, labels = [*handles, left.lines[-1]], [*labels, "published"]
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    return _save(figure, path)
+
+
+def draw_rooms(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
+    """Total regret along the episodes with standard errors, as in the paper's 7-room figure."""
+    figure, axes = _pyplot().subplots(figsize=(6.5, 4.5), layout="constrained")
+    curves = _published_means(published, "episode", "total_regret")
+    for run in sorted(runs, key=lambda run: list(_COLORS).index(run.summary["method"])):
+        method, total = run.summary["method"], run.total_regret
+        color, episode = _COLORS[method], np.arange(total.shape[1])
+        mean = total.mean(0)
+        axes.plot(episode, mean, color=color, label=method)
+        if len(total) > 1:
+            error = total.std(0, ddof=1) / len(total) ** 0.5
+            axes.fill_between(episode, mean - error, mean + error, color=color, alpha=0.2)
+        if method in curves:
+            axes.plot(*curves[method], "--", color=color, alpha=0.7)
+    if published:
+        axes.plot([], [], "k--", alpha=0.7, label="published")
+    axes.set(xlabel="episode", ylabel="total regret", title=runs[0].summary["env"])
+    axes.legend()
+    return _save(figure, path)
+
+
+def draw_looks(environment, looks: list[Look], path: pathlib.Path, title: str) -> pathlib.Path:
+    """Heat maps over the grid, one row of panels per look."""
+    if environment.cells is None:
+        raise ValueError("inspect needs an environment with cells, got one without")
+    names = ["mean Q", "sqrt(U)", "local uncertainty", "log10(1 + visits)"]
+    rows, columns = environment.cells.T
+    height, width = rows.max() + 1, columns.max() + 1
+    figure, axes = _pyplot().subplots(
+        len(looks),
+        4,
+        figsize=(4 * max(3.2, 0.13 * width + 1), len(looks) * max(1.9, 0.13 * height + 0.6)),
+        layout="constrained",
+        squeeze=False,
+    )
+    for row, look in zip(axes, looks, strict=True):
+        state = np.arange(len(look.policy))
+        panels = (
+            look.mean_q[state, look.policy],
+            np.sqrt(np.maximum(look.variance[state, look.policy], 0)),
+            look.local[state, look.policy],
+            np.log10(1 + look.visits.sum(-1)),
+        )
+        for axis, name, values in zip(row, names, panels, strict=True):
+            grid = np.full((height, width), np.nan)
+            grid[rows, columns] = values
+            image = axis.imshow(grid, cmap="viridis")
+            figure.colorbar(image, ax=axis, shrink=0.8)
+            axis.set_xticks([])
+            axis.set_yticks([])
+            axis.set_facecolor("0.85")
+            axis.set_title(name, fontsize=9)
+            start = np.argmax(environment.start)
+            axis.plot(columns[start], rows[start], "w.", markersize=5)
+        row[0].set_ylabel(f"episode {look.episode}")
+    figure.suptitle(title)
+    return _save(figure, path)
+
+
+def draw_errors(sizes, errors: np.ndarray, path: pathlib.Path) -> pathlib.Path:
+    """Errors `[R, len(sizes)]` against N, with the slope of Monte Carlo."""
+    figure, axes = _pyplot().subplots(figsize=(5, 3.5), layout="constrained")
+    sizes = np.array(sizes)
+    axes.loglog(sizes, errors.T, color="C0", alpha=0.3, linewidth=0.8)
+    axes.loglog(sizes, errors.mean(0), "o-", color="C0", label="exact_ube, mean of MDPs")
+    slope = errors.mean(0)[-1] * np.sqrt(sizes[-1] / sizes)
+    axes.loglog(sizes, slope, "k--", alpha=0.6, label="slope −1/2")
+    axes.set(xlabel="sampled MDPs N", ylabel="relative error of U")
+    axes.legend()
+    return _save(figure, path)

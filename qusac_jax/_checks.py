@@ -1,0 +1,146 @@
+"""Checks of what a user passes to `qusac_jax.ube`, and of what comes out."""
+
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+
+ROW_TOLERANCE = 1e-5  # float32 rows of a thousand entries sum to 1 within this
+_MAX_ERROR = 1e-2
+
+
+def is_concrete(*values) -> bool:
+    """Whether no value is being traced, so that it can be looked at."""
+    return not any(isinstance(value, jax.core.Tracer) for value in values)
+
+
+def check_shapes(
+    transition, reward, policy, mean_transition=None, mean_reward=None, *, num_batch_axes: int
+) -> None:
+    """Raises `ValueError` unless ranks and sizes agree; works on tracers too."""
+    lead = ("N",) * num_batch_axes
+
+    def named(*axes):
+        return "[" + ", ".join(axes) + "]"
+
+    rank = num_batch_axes + 3
+    if transition.ndim != rank or transition.shape[-1] != transition.shape[-3]:
+        raise ValueError(
+            f"transition must have shape {named(*lead, 'S', 'A', 'S')}, got {transition.shape}"
+        )
+    pair = transition.shape[-3:-1]
+    expected = {
+        "reward": (reward, transition.shape[:-1], named(*lead, "S", "A")),
+        "policy": (policy, pair, "[S, A]"),
+        "mean_transition": (mean_transition, transition.shape[-3:], "[S, A, S]"),
+        "mean_reward": (mean_reward, pair, "[S, A]"),
+    }
+    for name, (array, shape, axes) in expected.items():
+        if array is not None and array.shape != shape:
+            raise ValueError(
+                f"{name} must have shape {axes} = {shape} to go with transition "
+                f"{transition.shape}, got {array.shape}"
+            )
+
+
+def check_problem(
+    transition, reward, policy, discount, mean_transition=None, mean_reward=None
+) -> None:
+    """Raises `ValueError` unless the values make a problem that can be solved.
+
+    For use outside `jit`. The solvers of `qusac_jax.ube` call it wherever they can.
+
+    Args:
+        transition: `[S, A, S]` or `[N, S, A, S]`; rows of probabilities that sum to at most 1.
+        reward: `[S, A]` or `[N, S, A]`; finite.
+        policy: `[S, A]`; rows of probabilities that sum to 1.
+        discount: in [0, 1]; with 1, the policy must terminate from every state.
+        mean_transition: None or `[S, A, S]` like `transition`.
+        mean_reward: None or `[S, A]`; finite.
+
+    Raises:
+        ValueError: naming the argument, its value and the remedy.
+    """
+    discount = float(discount)
+    if not 0 <= discount <= 1:
+        raise ValueError(f"discount must be in [0, 1], got {discount}")
+    check_policy(policy)
+    for name, array in (("reward", reward), ("mean_reward", mean_reward)):
+        if array is not None and not np.all(np.isfinite(np.asarray(array))):
+            raise ValueError(f"{name} must be finite, got NaN or infinity; remove those entries")
+    for name, array in (("transition", transition), ("mean_transition", mean_transition)):
+        if array is not None:
+            check_transition(array, name=name)
+            if discount == 1:
+                _check_terminates(np.asarray(array), np.asarray(policy), name)
+
+
+def check_transition(transition, *, name: str = "transition") -> None:
+    """Raises `ValueError` unless the last axis holds probabilities that sum to at most 1."""
+    lowest, highest = float(jnp.min(transition)), float(jnp.max(jnp.sum(transition, -1)))
+    if not np.isfinite(lowest + highest):
+        raise ValueError(f"{name} must be finite, got NaN or infinity; remove those entries")
+    if lowest < 0:
+        raise ValueError(
+            f"{name} must hold probabilities, got {lowest:.6g}; clip rounding errors at 0"
+        )
+    if highest > 1 + ROW_TOLERANCE:
+        raise ValueError(
+            f"{name} rows must sum to at most 1, got a row that sums to {highest:.6g}; normalise "
+            "them, or leave mass out where the episode ends"
+        )
+
+
+def check_policy(policy) -> None:
+    """Raises `ValueError` unless every row of `[S, A]` is a distribution over actions."""
+    policy = np.asarray(policy)
+    total = policy.sum(-1)
+    worst = total[np.argmax(np.abs(total - 1))]
+    # The comparisons are false for NaN.
+    if not (np.all(policy >= 0) and np.abs(worst - 1) <= ROW_TOLERANCE):
+        raise ValueError(
+            "policy rows must be probabilities that sum to 1, got a row that sums to "
+            f"{worst:.6g} and a smallest entry of {policy.min():.6g}; normalise the rows"
+        )
+
+
+def _check_terminates(transition: np.ndarray, policy: np.ndarray, name: str) -> None:
+    """Raises unless from each state a positive probability leads out of the MDP."""
+    for member in transition.reshape(-1, *transition.shape[-3:]):
+        flow = np.einsum("sat,sa->st", member, policy)
+        ends = flow.sum(-1) < 1 - ROW_TOLERANCE
+        for _ in range(len(flow)):
+            grown = ends | (flow[:, ends] > 0).any(-1)
+            if (grown == ends).all():
+                break
+            ends = grown
+        if not ends.all():
+            raise ValueError(
+                f"discount = 1 needs a policy that terminates from every state, but in {name} "
+                f"{int((~ends).sum())} states never reach termination, for example state "
+                f"{int(np.argmin(ends))}; lower discount below 1, or leave mass out of the rows "
+                "where the episode ends"
+            )
+
+
+def check_result(result) -> None:
+    """Raises `ValueError` if a result of `qusac_jax.ube` is not to be trusted.
+
+    For use outside `jit`, on what came out of it.
+
+    Args:
+        result: anything with `residual` and `horizon`. The expected relative error is the
+            machine epsilon of its dtype times `horizon`; more than 1 % is refused.
+
+    Raises:
+        ValueError: naming the numbers and the remedy.
+    """
+    horizon = np.asarray(result.horizon)
+    error = np.max(np.finfo(horizon.dtype).eps * horizon)
+    finite = all(np.all(np.isfinite(np.asarray(field))) for field in result)
+    if not finite or error > _MAX_ERROR:
+        raise ValueError(
+            f"the Bellman system is singular or ill-conditioned: horizon = {np.max(horizon):.3g} "
+            f"expected discounted steps, residual = {np.max(np.asarray(result.residual)):.3g}, "
+            f"dtype = {horizon.dtype}; lower discount, make sure that the policy terminates, or "
+            "use float64"
+        )

@@ -1,0 +1,149 @@
+"""Linear systems of absorbing Markov chains, (I - discount * P) x = b with P >= 0.
+
+The inverse of such a matrix has no negative entry, so its largest row sum is the largest entry of
+the solution for b = 1: the expected discounted number of steps. Solved along with the other
+right-hand sides, it says for next to nothing how far a solution can be trusted.
+
+Axes: S states, k right-hand sides.
+"""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+
+class Solution(NamedTuple):
+    """Solution of a system and how well it was solved."""
+
+    x: jax.Array  # [S, k]
+    residual: jax.Array  # [] max |(I - discount * P) x - b|
+    horizon: jax.Array  # [] expected discounted steps from the worst state; inf if singular
+
+
+def solve(flow: jax.Array, rhs: jax.Array, discount: chex.Numeric) -> Solution:
+    """Solves (I - discount * flow) x = rhs with one LU factorization.
+
+    Works under `jit`, `vmap` and `grad`. A relative error of about machine epsilon times `horizon`
+    is to be expected; a singular system has the `horizon` infinity.
+
+    Args:
+        flow: `[S, S]` probabilities of the next state; rows sum to at most 1.
+        rhs: `[S, k]`.
+        discount: in [0, 1].
+
+    Returns:
+        A `Solution`.
+    """
+    system = jnp.eye(len(flow), dtype=flow.dtype) - discount * flow
+    rhs = jnp.concatenate([rhs, jnp.ones_like(rhs[:, :1])], axis=1)
+    x = jnp.linalg.solve(system, rhs)
+    fixed = jax.lax.stop_gradient(x)
+    residual = jnp.max(jnp.abs(jnp.matmul(system, fixed, precision="highest") - rhs))
+    steps = fixed[:, -1]
+    horizon = jnp.where(jnp.all(steps > 0.9), jnp.max(steps), jnp.inf)
+    return Solution(x[:, :-1], jax.lax.stop_gradient(residual), horizon)
+
+
+class IterativeSolution(NamedTuple):
+    """Solutions of a batch of systems and the work that they took."""
+
+    x: jax.Array  # [N, S]
+    iterations: jax.Array  # [] of BiCGStab, two products with each matrix each
+    fell_back: jax.Array  # [] whether LU was needed
+
+
+def solve_warm(
+    flow: jax.Array,
+    rhs: jax.Array,
+    discount: chex.Numeric,
+    start: jax.Array,
+    *,
+    tolerance: float = 1e-6,
+    max_iterations: int = 28,
+) -> IterativeSolution:
+    """Solves N systems (I - discount * flow_i) x_i = rhs_i by BiCGStab from a guess.
+
+    For repeated solves with slowly changing matrices, where a good guess is at hand: on CPU it is
+    about ten times faster than LU at S = 1600. Where it does not converge, LU solves instead. Not
+    differentiable: `solve` is.
+
+    Args:
+        flow: `[N, S, S]` probabilities of the next state; rows sum to at most 1.
+        rhs: `[N, S]`.
+        discount: in [0, 1].
+        start: `[N, S]` first guess.
+        tolerance: largest allowed 2-norm of a residual, relative to that of its `rhs` (or what
+            rounding `x` causes, where that is larger).
+        max_iterations: after which LU takes over.
+
+    Returns:
+        An `IterativeSolution`.
+
+    Source: van der Vorst (1992), "Bi-CGSTAB".
+    """
+
+    def apply(x):
+        return x - discount * jnp.einsum("nst,nt->ns", flow, x, precision="highest")
+
+    x, iterations = _bicgstab(apply, rhs, start, tolerance, max_iterations)
+    rounding = 10 * jnp.finfo(rhs.dtype).eps * _norm(x)
+    is_solved = _norm(rhs - apply(x)) <= 2 * tolerance * _norm(rhs) + rounding
+    is_open = ~jnp.all(is_solved)  # also where a norm is NaN
+
+    # A loop of at most one turn: unlike `lax.cond`, it is skipped under `vmap` when nobody needs it
+    def factorize(carry):
+        lu = jax.vmap(solve, in_axes=(0, 0, None))(flow, rhs[..., None], discount)
+        return lu.x[..., 0], jnp.zeros_like(carry[1])
+
+    x, _ = jax.lax.while_loop(lambda carry: carry[1], factorize, (x, is_open))
+    return IterativeSolution(x, iterations, is_open)
+
+
+def _norm(x):
+    return jnp.linalg.norm(x, axis=-1)
+
+
+def _bicgstab(apply, rhs, start, tolerance, max_iterations):
+    """Textbook BiCGStab on N systems at once; a system that has converged stands still."""
+    residual = rhs - apply(start)
+    target = tolerance * _norm(rhs)
+    tiny = jnp.finfo(rhs.dtype).tiny
+
+    def divide(a, b):
+        return jnp.where(jnp.abs(b) > tiny, a / jnp.where(b == 0, 1, b), 0.0)[:, None]
+
+    def dot(a, b):
+        return jnp.sum(a * b, -1)
+
+    def is_active(residual):
+        return _norm(residual) > target
+
+    def proceed(carry):
+        return (carry[0] < max_iterations) & jnp.any(is_active(carry[2]))
+
+    def step(carry):
+        count, x, residual, direction, shadow_product = carry
+        active = is_active(residual)[:, None]
+        image = apply(direction)
+        alpha = divide(shadow_product, dot(shadow, image))
+        half = residual - alpha * image
+        half_image = apply(half)
+        omega = divide(dot(half_image, half), dot(half_image, half_image))
+        new_residual = half - omega * half_image
+        new_product = dot(shadow, new_residual)
+        beta = divide(new_product, shadow_product) * divide(alpha[:, 0], omega[:, 0])
+        new_direction = new_residual + beta * (direction - omega * image)
+        return (
+            count + 1,
+            jnp.where(active, x + alpha * direction + omega * half, x),
+            jnp.where(active, new_residual, residual),
+            jnp.where(active, new_direction, direction),
+            jnp.where(active[:, 0], new_product, shadow_product),
+        )
+
+    shadow = residual
+    carry = (jnp.zeros((), jnp.int32), start, residual, residual, dot(shadow, residual))
+    carry = jax.lax.while_loop(proceed, step, carry)
+    return carry[1], carry[0]

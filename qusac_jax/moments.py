@@ -1,0 +1,124 @@
+"""Posterior variance of values in closed form, without sampling (derived in docs/moments.md).
+
+Axes: S states, A actions.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from qusac_jax import linear
+from qusac_jax._checks import check_policy, check_result, is_concrete
+
+if TYPE_CHECKING:
+    from qusac_jax.posterior import Posterior
+
+
+class Moments(NamedTuple):
+    """Posterior mean and variance of the values of a policy."""
+
+    v: jax.Array  # [S] variance of V
+    q: jax.Array  # [S, A] variance of Q
+    local_v: jax.Array  # [S] variance of one step's surprise, without discount and reward term
+    local_q: jax.Array  # [S, A]
+    mean_v: jax.Array  # [S] mean of V
+    mean_q: jax.Array  # [S, A] mean of Q
+    covariance: jax.Array  # [S, S] covariance of V between states
+    residual: jax.Array  # [] largest residual of the systems
+    horizon: jax.Array  # [] expected discounted steps in the mean MDP; inf if singular
+
+
+def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Numeric) -> Moments:
+    """Exact posterior mean and variance of the values under a Dirichlet-normal belief.
+
+    For acyclic (layered) MDPs this is what `solve_exact` converges to as N grows. The surprise at a
+    state, r + discount * p V minus its mean, is uncorrelated between states, so that with M =
+    (I - discount * mean P)^-1 and D the variances of the surprises, Cov[V] = M diag(D) M^T. D is
+    linear in Cov[V] by the second moments of the Dirichlet; one more S x S system gives it.
+
+    With cycles, V depends on the row p(s, a) again after coming back to s, and the correlation that
+    this causes is ignored. The result is then the variance to first order in the posterior
+    covariance of the rows (the delta method around the mean MDP) plus those higher-order terms that
+    an acyclic MDP has: it is right in the limit of much data, and an approximation before.
+
+    Args:
+        posterior: a `Posterior`. Zero concentrations rule out transitions, which is how an acyclic
+            structure is expressed.
+        policy: `[S, A]` action probabilities; rows sum to 1.
+        discount: in [0, 1].
+
+    Returns:
+        `Moments`. Takes O(A S^3) operations. Not clipped: with cycles, values may be negative.
+
+    Raises:
+        ValueError: for wrong shapes, and outside `jit` for bad values or an ill-conditioned system.
+    """
+    if policy.shape != posterior.reward_mean.shape:
+        raise ValueError(
+            f"policy must have the posterior's shape [S, A] = {posterior.reward_mean.shape}, got "
+            f"{policy.shape}"
+        )
+    if not is_concrete(policy, discount, *jax.tree.leaves(posterior)):
+        return _solve_moments(posterior, policy, discount)
+    check_policy(policy)
+    if not 0 <= float(discount) <= 1:
+        raise ValueError(f"discount must be in [0, 1], got {discount}")
+    result = _solve_moments(posterior, policy, discount)
+    check_result(result)
+    return result
+
+
+@jax.jit
+def _solve_moments(posterior, policy, discount) -> Moments:
+    strength = posterior.concentration.sum(-1)  # [S, A]
+    transition = posterior.concentration[..., :-1] / strength[..., None]
+    reward, reward_variance = posterior.reward_mean, 1 / posterior.reward_precision
+    num_states = len(policy)
+    flow = _product("sat,sa->st", transition, policy)
+    rhs = jnp.concatenate([(policy * reward).sum(-1)[:, None], jnp.eye(num_states)], 1)
+    bellman = linear.solve(flow, rhs.astype(flow.dtype), discount)
+    mean_v, inverse = bellman.x[:, 0], bellman.x[:, 1:]
+
+    # Var[p V] for V with mean m and covariance C is, by the second moments of the Dirichlet,
+    #   (p (m^2 + diag C) - (p m)^2 - p C p) / (strength + 1) + p C p, p the mean row,
+    # whose first part is the surprise. diag C and p C p are linear in D.
+    next_inverse = _product("sat,tu->sau", transition, inverse)
+    diagonal = _product("sat,tu->sau", transition, inverse**2)
+    quadratic = next_inverse**2
+    scale = 1 / (strength + 1)
+    next_mean = _product("sat,t->sa", transition, mean_v)
+    known = scale * (_product("sat,t->sa", transition, mean_v**2) - next_mean**2)
+    unknown = scale[..., None] * (diagonal - quadratic)  # [S, A, S], to be multiplied by D
+
+    # D = base + gain D. `gain` is nilpotent if nothing is visited twice.
+    weight = policy**2
+    base = (weight * (reward_variance + discount**2 * known)).sum(-1)
+    gain = discount**2 * _product("sa,sau->su", weight, unknown)
+    system = jnp.eye(num_states, dtype=flow.dtype) - gain
+    surprise = jnp.linalg.solve(system, base)
+    residual = jnp.max(jnp.abs(_product("st,t->s", system, surprise) - base))
+
+    local_q = known + _product("sau,u->sa", unknown, surprise)
+    covariance = _product("su,u,tu->st", inverse, surprise, inverse)
+    # Coming back to s, the policy meets the surprise of (s, a) again; zero without cycles.
+    state = jnp.arange(num_states)
+    again = 2 * discount * policy * next_inverse[state, :, state]
+    q = (1 + again) * (reward_variance + discount**2 * local_q)
+    q = q + discount**2 * _product("sau,u->sa", quadratic, surprise)
+    return Moments(
+        v=jnp.diagonal(covariance),
+        q=q,
+        local_v=(weight * local_q).sum(-1),
+        local_q=local_q,
+        mean_v=mean_v,
+        mean_q=reward + discount * next_mean,
+        covariance=covariance,
+        residual=jnp.maximum(bellman.residual, jax.lax.stop_gradient(residual)),
+        horizon=bellman.horizon,
+    )
+
+
+def _product(pattern, *arrays):
+    return jnp.einsum(pattern, *arrays, precision="highest")

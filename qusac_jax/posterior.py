@@ -1,0 +1,246 @@
+"""Dirichlet-normal belief over the transitions and rewards of a tabular MDP.
+
+Axes: S states, A actions, T observed transitions, N sampled MDPs, K points of a table. Column S of
+the Dirichlet is the terminal state, so that MDPs drawn from the belief are `[S, A, S]` and missing
+mass is termination.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qusac_jax import _variates
+
+_LONE_TOTAL = 1e-30  # below this, a row of gamma variates is one variate and rounding
+
+
+class Posterior(NamedTuple):
+    """Belief over MDPs: independent Dirichlet rows and independent normal rewards."""
+
+    concentration: jax.Array  # [S, A, S+1] Dirichlet parameters; last column: terminal state
+    reward_mean: jax.Array  # [S, A] mean of the expected reward
+    reward_precision: jax.Array  # [S, A] inverse variance of the expected reward, > 0
+    prior: jax.Array  # [] or [S, A, S+1] concentration before any observation
+    log_quantile: jax.Array | None  # [2, K] log quantiles of Gamma(prior); None for an array prior
+
+
+class Transitions(NamedTuple):
+    """Observed transitions, in any order."""
+
+    state: jax.Array  # [T] integers in 0 .. S-1
+    action: jax.Array  # [T] integers in 0 .. A-1
+    reward: jax.Array  # [T] observed rewards
+    next_state: jax.Array  # [T] integers in 0 .. S; S is the terminal state
+
+
+class Mdp(NamedTuple):
+    """One MDP `[S, A, S]`, `[S, A]`, or N of them with a leading axis."""
+
+    transition: jax.Array  # [(N,) S, A, S] rows sum to at most 1, the rest terminates
+    reward: jax.Array  # [(N,) S, A]
+
+
+def init(
+    num_states: int,
+    num_actions: int,
+    *,
+    concentration: float | np.ndarray | None = None,
+    reward_mean: float = 0.0,
+    reward_precision: float = 1.0,
+    dtype: Any = jnp.float32,
+) -> Posterior:
+    """The belief before any observation (appendix C, "Model learning").
+
+    Args:
+        num_states: S, at least 1.
+        num_actions: A, at least 1.
+        concentration: Dirichlet parameter of every entry, > 0; 1 / sqrt(S) by default. An array
+            `[S, A, S+1]` (>= 0, a positive entry in each row) gives every entry its own: zeros
+            exclude next states, for example those of other layers. Sampling is then slower.
+        reward_mean: prior mean of every reward.
+        reward_precision: prior inverse variance of every reward, > 0.
+        dtype: float32 or float64 (with x64 enabled).
+
+    Returns:
+        A `Posterior` without data.
+
+    Raises:
+        ValueError: if a size, concentration or precision is out of its range.
+    """
+    for name, size in (("num_states", num_states), ("num_actions", num_actions)):
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+    if not reward_precision > 0:
+        raise ValueError(f"reward_precision must be positive, got {reward_precision}")
+    shape = (num_states, num_actions, num_states + 1)
+    prior = np.asarray(1 / math.sqrt(num_states) if concentration is None else concentration)
+    _check_prior(prior, shape)
+    return Posterior(
+        concentration=jnp.broadcast_to(jnp.asarray(prior, dtype), shape),
+        reward_mean=jnp.full(shape[:2], reward_mean, dtype),
+        reward_precision=jnp.full(shape[:2], reward_precision, dtype),
+        prior=jnp.asarray(prior, dtype),
+        log_quantile=None
+        if prior.ndim
+        else jnp.asarray(_variates.log_quantile_table(float(prior)), dtype),
+    )
+
+
+def _check_prior(prior: np.ndarray, shape: tuple[int, int, int]) -> None:
+    if prior.ndim == 0:
+        if not 0 < prior < np.inf:
+            raise ValueError(f"concentration must be positive and finite, got {prior}")
+    elif prior.shape != shape:
+        raise ValueError(
+            f"concentration must be a scalar or have shape {shape} (the last column is the "
+            f"terminal state), got {prior.shape}"
+        )
+    elif not (np.all(np.isfinite(prior)) and np.all(prior >= 0) and np.all(prior.sum(-1) > 0)):
+        raise ValueError(
+            "concentration must be finite and non-negative with a positive entry in each row, "
+            f"got a minimum of {prior.min()} and a smallest row sum of {prior.sum(-1).min()}"
+        )
+
+
+@jax.jit
+def update(
+    posterior: Posterior,
+    transitions: Transitions,
+    *,
+    weight: chex.Numeric = 1.0,
+    noise_precision: chex.Numeric = 1e6,
+) -> Posterior:
+    """The belief after some transitions (conjugate updates of both parts).
+
+    Args:
+        posterior: the belief so far.
+        transitions: `[T]` each. Entries with an index outside its range are not counted;
+            `check_transitions` finds them outside `jit`.
+        weight: scalar or `[T]`, >= 0: how many times each transition is counted. 0 ignores it.
+        noise_precision: inverse variance of an observed reward around the expected one, >= 0.
+
+    Returns:
+        The new `Posterior`.
+    """
+    state, action, reward, next_state = transitions
+    weight = jnp.broadcast_to(jnp.asarray(weight, posterior.reward_mean.dtype), state.shape)
+    pair = (state, action)
+    gained = noise_precision * jnp.zeros_like(posterior.reward_mean).at[pair].add(weight)
+    surprise = weight * (reward - posterior.reward_mean[pair])
+    surprise = noise_precision * jnp.zeros_like(posterior.reward_mean).at[pair].add(surprise)
+    precision = posterior.reward_precision + gained
+    return posterior._replace(
+        concentration=posterior.concentration.at[state, action, next_state].add(weight),
+        reward_mean=posterior.reward_mean + surprise / precision,
+        reward_precision=precision,
+    )
+
+
+def check_transitions(posterior: Posterior, transitions: Transitions) -> None:
+    """Raises `ValueError` unless every index of `transitions` is in its range."""
+    num_states, num_actions = posterior.reward_mean.shape
+    bounds = {"state": num_states, "action": num_actions, "next_state": num_states + 1}
+    for name, bound in bounds.items():
+        values = np.asarray(getattr(transitions, name))
+        if values.size and (values.min() < 0 or values.max() >= bound):
+            raise ValueError(
+                f"transitions.{name} must be in 0 .. {bound - 1}, got values from {values.min()} "
+                f"to {values.max()}"
+            )
+    if not np.all(np.isfinite(np.asarray(transitions.reward))):
+        raise ValueError("transitions.reward must be finite, got NaN or infinity; drop those rows")
+
+
+@jax.jit
+def mean(posterior: Posterior) -> Mdp:
+    """The posterior mean MDP (eq. 1); its rows miss the mass of the terminal state."""
+    total = posterior.concentration.sum(-1, keepdims=True)
+    return Mdp(posterior.concentration[..., :-1] / total, posterior.reward_mean)
+
+
+@functools.partial(jax.jit, static_argnames="n")
+def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
+    """Draws n MDPs from the belief (line 1 of Algorithm 1).
+
+    With a scalar prior, a Dirichlet row is a normalised sum of Gamma(prior) variates, which every
+    entry has and which come from a table of quantiles (interpolated to a relative 1e-3), and of
+    exact Gamma(count) variates for the visited entries. With an array prior, all are exact.
+
+    Args:
+        posterior: the belief.
+        key: consumed.
+        n: number of MDPs, N.
+
+    Returns:
+        An `Mdp` with transitions `[N, S, A, S]` and rewards `[N, S, A]`.
+    """
+    key_transition, key_reward = jax.random.split(key)
+    noise = jax.random.normal(
+        key_reward, (n, *posterior.reward_mean.shape), posterior.reward_mean.dtype
+    )
+    reward = posterior.reward_mean + noise / jnp.sqrt(posterior.reward_precision)
+    draw = _sample_exact if posterior.log_quantile is None else _sample_by_table
+    return Mdp(draw(posterior, key_transition, n), reward)
+
+
+def _sample_exact(posterior: Posterior, key: chex.PRNGKey, n: int) -> jax.Array:
+    """Transitions `[N, S, A, S]` from one gamma variate per entry, in log space."""
+    concentration = posterior.concentration
+    possible = concentration > 0
+    shape = (n, *concentration.shape)
+    draws = jax.random.loggamma(key, jnp.where(possible, concentration, 1.0), shape)
+    return jax.nn.softmax(jnp.where(possible, draws, -jnp.inf))[..., :-1]
+
+
+def _sample_by_table(posterior: Posterior, key: chex.PRNGKey, n: int) -> jax.Array:
+    """Transitions `[N, S, A, S]`: gamma variates of the prior by table, of the counts exactly."""
+    assert posterior.log_quantile is not None  # chosen by the caller
+    num_states, num_actions = posterior.reward_mean.shape
+    key_prior, key_terminal, key_lone, key_counts = jax.random.split(key, 4)
+    rows = (n, num_states, num_actions)
+    inner = jnp.exp(
+        _variates.log_gamma_by_table(posterior.log_quantile, key_prior, (*rows, num_states))
+    )
+    terminal = jnp.exp(_variates.log_gamma_by_table(posterior.log_quantile, key_terminal, rows))
+    inner, terminal = _add_counts(posterior, key_counts, inner, terminal)
+    total = inner.sum(-1) + terminal
+    # A row that underflows as a whole has no visits; normalised, it is one-hot up to rounding, and
+    # by symmetry each entry (the terminal state too) is equally likely to be the one.
+    is_lone = total < _LONE_TOTAL
+    lone = jax.random.randint(key_lone, rows, 0, num_states + 1)
+    scale = jnp.where(is_lone, 0.0, 1.0 / jnp.where(is_lone, 1.0, total))
+    lone = jnp.where(is_lone, lone, num_states)[..., None] == jnp.arange(num_states)
+    return inner * scale[..., None] + lone
+
+
+def _add_counts(posterior, key, inner, terminal):
+    """Adds Gamma(count) variates, one visited entry of each row per pass, until none is left."""
+    num_states, num_actions = posterior.reward_mean.shape
+    column = jnp.arange(num_states + 1)
+    state, action = jnp.meshgrid(jnp.arange(num_states), jnp.arange(num_actions), indexing="ij")
+    counts = posterior.concentration - posterior.prior
+
+    def next_visited(last):
+        candidates = jnp.where((counts > 0) & (column > last[..., None]), column, num_states + 1)
+        return candidates.min(-1)
+
+    def is_left(carry):
+        return jnp.any(carry[0] <= num_states)
+
+    def add(carry):
+        entry, key, inner, terminal = carry
+        key, key_draw = jax.random.split(key)
+        is_visited = entry <= num_states
+        count = jnp.where(is_visited, counts[state, action, entry], 1.0)
+        draw = jnp.where(is_visited, _variates.gamma(key_draw, count, terminal.shape), 0.0)
+        inner = inner.at[:, state, action, entry].add(draw, mode="drop")
+        terminal = terminal + jnp.where(entry == num_states, draw, 0.0)
+        return next_visited(entry), key, inner, terminal
+
+    first = next_visited(jnp.full((num_states, num_actions), -1))
+    return jax.lax.while_loop(is_left, add, (first, key, inner, terminal))[2:]

@@ -1,0 +1,1 @@
+"""Tabular agents that explore with the epistemic variance of values."""

@@ -1,0 +1,253 @@
+"""Tabular policy optimisation under a belief: optimistic policy iteration (OFU) and PSRL.
+
+Policies are deterministic, `[S]` integers. Axes: S states, A actions, N sampled MDPs, H steps of
+policy iteration.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from qusac_jax import linear, moments, posterior
+
+METHODS = (
+    "ensemble_mean",
+    "ensemble_var",
+    "pombu",
+    "exact_ube",
+    "upper_bound",
+    "moments",
+    "psrl",
+)
+SOLVERS = ("warm", "lu")
+
+_TIE_TOLERANCE = 1e-6  # of the largest score; float32 solutions are hardly more precise
+_SAMPLING = ("ensemble_var", "pombu", "exact_ube", "upper_bound")
+_WITH_MEMBER_VALUES = ("ensemble_var", "exact_ube", "upper_bound")
+_PROPAGATING = ("pombu", "exact_ube", "upper_bound")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """How an agent chooses its policy. The defaults are the paper's (appendix C)."""
+
+    method: str = "exact_ube"  # a qvariance, or psrl
+    discount: float = 0.99  # in [0, 1)
+    risk: float = 1.0  # lambda of eq. 8; positive seeks, negative avoids
+    num_members: int = 5  # N
+    min_local: float = 0.0  # u_min, lower bound of reward variance + discount^2 u
+    max_steps: int = 40  # of policy iteration
+    solver: str = "warm"  # warm-started BiCGStab with LU as its fallback, or always lu
+
+    def __post_init__(self):
+        """Raises `ValueError` naming the field, its value and what is allowed."""
+        for name, allowed in (("method", METHODS), ("solver", SOLVERS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
+                )
+        if not 0 <= self.discount < 1:
+            raise ValueError(
+                f"discount must be in [0, 1), got {self.discount}; with 1, a policy that never "
+                "terminates has no values"
+            )
+        for name in ("num_members", "max_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("risk", "min_local"):
+            if not abs(getattr(self, name)) < float("inf"):
+                raise ValueError(f"{name} must be finite, got {getattr(self, name)}")
+
+
+class Guess(NamedTuple):
+    """Solutions of the last step, from which the next solver starts."""
+
+    mean: jax.Array  # [S] value in the mean MDP
+    members: jax.Array  # [N, S] value in each member
+    next_u: jax.Array  # [S] propagated variance at the policy's actions
+
+
+class Evaluation(NamedTuple):
+    """What the agent believes about its policy."""
+
+    mean_q: jax.Array  # [S, A] Q of the mean MDP
+    variance: jax.Array  # [S, A] estimate of the epistemic variance of Q; 0 for psrl
+    local: jax.Array  # [S, A] what is propagated: reward variance + discount^2 u, clipped
+    fallbacks: jax.Array  # [] how many of the solvers' calls needed LU
+    iterations: jax.Array  # [] of BiCGStab in all solvers' calls
+
+
+class Plan(NamedTuple):
+    """Result of policy iteration."""
+
+    policy: jax.Array  # [S] actions
+    guess: Guess  # for the next call
+    evaluation: Evaluation  # of the policy before the last improvement that was computed
+    steps: jax.Array  # [] of policy iteration that were computed
+    period: jax.Array  # [] of the cycle that it ended in: 1 = converged, 0 = cut off before
+
+
+def init_guess(num_states: int, config: Config, dtype=jnp.float32) -> Guess:
+    """Zeros, for the first call of `optimize`."""
+    members = jnp.zeros((config.num_members, num_states), dtype)
+    return Guess(members[0], members, members[0])
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def optimize(
+    belief: posterior.Posterior,
+    policy: jax.Array,
+    guess: Guess,
+    key: chex.PRNGKey,
+    *,
+    config: Config,
+) -> Plan:
+    """Policy iteration on Q + risk * sqrt(U) (eq. 8, Algorithm 1), or on one sample (PSRL).
+
+    MDPs are sampled once. At most `config.max_steps` policies are evaluated; where the greedy map
+    returns to a policy that it has seen, the rest of its cycle is stepped through without
+    evaluating it again. Ties are broken at random, in the same way in each step.
+
+    Args:
+        belief: over transitions and rewards.
+        policy: `[S]` actions to start from.
+        guess: solutions to start from; has no influence on the result beyond the solver's
+            tolerance.
+        key: consumed.
+        config: static.
+
+    Returns:
+        A `Plan`.
+    """
+    key_sample, key_tie = jax.random.split(key)
+    mean, members = _models(belief, key_sample, config)
+    preference = jax.random.uniform(key_tie, belief.reward_mean.shape)
+    evaluate = functools.partial(_evaluate, belief, mean, members, config=config)
+    history = jnp.full((config.max_steps + 1, len(policy)), -1, policy.dtype).at[0].set(policy)
+
+    def improve(carry):
+        step, history, _, guess, _ = carry
+        evaluation, guess = evaluate(history[step], guess)
+        greedy = _greedy(evaluation, preference, config.risk).astype(history.dtype)
+        seen = jnp.all(history == greedy, -1)
+        period = jnp.where(jnp.any(seen), step + 1 - jnp.argmax(seen), 0)
+        return step + 1, history.at[step + 1].set(greedy), period, guess, evaluation
+
+    def proceed(carry):
+        return (carry[0] < config.max_steps) & (carry[2] == 0)
+
+    nothing = jnp.zeros_like(belief.reward_mean)
+    evaluation = Evaluation(nothing, nothing, nothing, jnp.zeros((), int), jnp.zeros((), int))
+    zero = jnp.zeros((), int)
+    carry = (zero, history, zero, guess, evaluation)
+    steps, history, period, guess, evaluation = jax.lax.while_loop(proceed, improve, carry)
+    # `max_steps` steps along the cycle that ends at `steps` end here:
+    left = jnp.where(period > 0, (config.max_steps - steps) % jnp.maximum(period, 1), 0)
+    last = jnp.where(left > 0, steps - period + left, steps)
+    return Plan(history[last], guess, evaluation, steps, period)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def evaluate(
+    belief: posterior.Posterior, policy: jax.Array, key: chex.PRNGKey, *, config: Config
+) -> Evaluation:
+    """Mean values and epistemic variance of a policy `[S]` (Algorithm 1), for a look at them.
+
+    Arguments are those of `optimize`; returns an `Evaluation`.
+    """
+    mean, members = _models(belief, key, config)
+    guess = init_guess(len(policy), config, belief.reward_mean.dtype)
+    return _evaluate(belief, mean, members, policy, guess, config=config)[0]
+
+
+def _models(belief, key, config):
+    """The MDP that Q comes from, and the ensemble or None."""
+    if config.method == "psrl":
+        return jax.tree.map(lambda x: x[0], posterior.sample(belief, key, 1)), None
+    if config.method in _SAMPLING:
+        return posterior.mean(belief), posterior.sample(belief, key, config.num_members)
+    return posterior.mean(belief), None
+
+
+def _greedy(evaluation, preference, risk):
+    score = evaluation.mean_q + risk * jnp.sqrt(jnp.maximum(evaluation.variance, 0.0))
+    is_best = score >= score.max(-1, keepdims=True) - _TIE_TOLERANCE * jnp.max(jnp.abs(score))
+    return jnp.argmax(jnp.where(is_best, preference, -1.0), -1)
+
+
+def _evaluate(belief, mean, members, policy, guess, *, config):
+    """One step of Algorithm 1 for a deterministic policy, from guesses of its solutions."""
+    state = jnp.arange(len(policy))
+    solve = functools.partial(_solve, solver=config.solver)
+    mean_flow = mean.transition[None, state, policy]
+    work = []
+
+    def solve_mean(rhs, discount, start):
+        solution = solve(mean_flow, rhs[None], discount, start[None])
+        work.append(solution)
+        return solution.x[0]
+
+    mean_v = solve_mean(mean.reward[state, policy], config.discount, guess.mean)
+    mean_q = mean.reward + config.discount * _next_value(mean.transition, mean_v)
+    guess = guess._replace(mean=mean_v)
+    local = variance = jnp.zeros_like(mean_q)
+    if config.method == "moments":
+        one_hot = jax.nn.one_hot(policy, mean_q.shape[-1], dtype=mean_q.dtype)
+        result = moments.solve_moments(belief, one_hot, config.discount)
+        local = 1 / belief.reward_precision + config.discount**2 * result.local_q
+        variance = result.q
+    elif members is not None:
+        if config.method in _WITH_MEMBER_VALUES:
+            flow, rhs = members.transition[:, state, policy], members.reward[:, state, policy]
+            work.append(solve(flow, rhs, config.discount, guess.members))
+            guess = guess._replace(members=work[-1].x)
+        local = _local(members, guess.members, mean_v, config)
+        variance = local
+    if config.method in _PROPAGATING:
+        next_u = solve_mean(local[state, policy], config.discount**2, guess.next_u)
+        variance = local + config.discount**2 * _next_value(mean.transition, next_u)
+        guess = guess._replace(next_u=next_u)
+    fallbacks = sum((solution.fell_back for solution in work), jnp.zeros((), int))
+    iterations = sum((solution.iterations for solution in work), jnp.zeros((), int))
+    return Evaluation(mean_q, variance, local, fallbacks, iterations), guess
+
+
+def _local(members, member_v, mean_v, config):
+    """What is propagated `[S, A]`, as in `ube` but for a deterministic policy.
+
+    The moments of Q_i(s', a') then need products with only three vectors, taken in one pass.
+    """
+    discount = config.discount
+    columns = [mean_v if config.method == "pombu" else member_v]
+    if config.method == "exact_ube":
+        columns = [mean_v, member_v, (member_v - mean_v) ** 2]
+    columns = jnp.stack([jnp.broadcast_to(column, member_v.shape) for column in columns], -1)
+    # The layout [..., k] of the result is several times faster on CPU than [k, ...].
+    products = jnp.einsum("nsat,ntk->nsak", members.transition, columns, precision="highest")
+    reward_variance = members.reward.var(0)
+    if config.method in ("ensemble_var", "upper_bound"):
+        variance = (members.reward + discount * products[..., 0]).var(0)
+        if config.method == "ensemble_var":
+            return variance
+        return jnp.maximum(reward_variance + discount**2 * variance, config.min_local)
+    local = products[..., 0].var(0)
+    if config.method == "exact_ube":
+        next_mean, next_member, next_square = jnp.moveaxis(products, -1, 0)
+        gap = next_square - (next_member - next_mean) ** 2
+        local = local - gap.mean(0)
+    return jnp.maximum(reward_variance + discount**2 * local, config.min_local)
+
+
+def _solve(flow, rhs, discount, start, *, solver):
+    if solver == "warm":
+        return linear.solve_warm(flow, rhs, discount, start)
+    x = jax.vmap(linear.solve, in_axes=(0, 0, None))(flow, rhs[..., None], discount).x[..., 0]
+    return linear.IterativeSolution(x, jnp.zeros((), jnp.int32), jnp.ones((), bool))
+
+
+def _next_value(transition, v):
+    return jnp.einsum("sat,t->sa", transition, v, precision="highest")

@@ -1,0 +1,277 @@
+"""Tabular environments: an environment is the arrays of its MDP and how episodes run in it.
+
+Axes: S states, A actions, N MDPs. Missing mass of a transition row ends the episode.
+"""
+
+import dataclasses
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from qusac_jax import _checks
+
+UP, DOWN, LEFT, RIGHT = range(4)
+_MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Environment:
+    """A finite MDP with a start, an episode length and, for drawing, a grid."""
+
+    name: str
+    transition: np.ndarray  # [S, A, S] rows sum to at most 1, the rest ends the episode
+    reward: np.ndarray  # [S, A]
+    start: np.ndarray  # [S] distribution of the first state; sums to 1
+    horizon: int  # steps after which an episode ends at the latest
+    optimal_return: float  # reference for regret: expected undiscounted return per episode
+    solved_return: float | None = None  # an episode with this return counts as solved
+    cells: np.ndarray | None = None  # [S, 2] row and column of each state on a grid
+
+    @property
+    def num_states(self) -> int:
+        """S."""
+        return self.transition.shape[0]
+
+    @property
+    def num_actions(self) -> int:
+        """A."""
+        return self.transition.shape[1]
+
+
+class ToyBelief(NamedTuple):
+    """The finite belief of Figure 1: equally likely Markov reward processes."""
+
+    transition: np.ndarray  # [4, 4, 1, 4] the combinations of delta and beta
+    reward: np.ndarray  # [4, 4, 1]
+    policy: np.ndarray  # [4, 1] the only policy
+    discount: float
+
+
+def from_arrays(
+    transition,
+    reward,
+    start,
+    *,
+    horizon: int,
+    name: str = "custom",
+    optimal_return: float | None = None,
+    solved_return: float | None = None,
+    cells=None,
+) -> Environment:
+    """An environment from a user's own MDP.
+
+    Args:
+        transition: `[S, A, S]` probabilities of the next state; rows sum to at most 1, the rest
+            ends the episode.
+        reward: `[S, A]` expected rewards; finite.
+        start: state index, or `[S]` distribution of the first state.
+        horizon: longest episode in steps, at least 1.
+        name: for reports.
+        optimal_return: expected return per episode that regret is measured against; by default the
+            best over policies that may depend on the step.
+        solved_return: an episode with at least this return counts as solved; None counts none.
+        cells: None or `[S, 2]` row and column of each state, for heat maps.
+
+    Returns:
+        An `Environment`.
+
+    Raises:
+        ValueError: naming the argument, its value and the remedy.
+    """
+    transition, reward = np.asarray(transition, float), np.asarray(reward, float)
+    if transition.ndim != 3 or transition.shape[0] != transition.shape[2] or not transition.size:
+        raise ValueError(f"transition must have shape [S, A, S], got {transition.shape}")
+    num_states = len(transition)
+    if reward.shape != transition.shape[:2]:
+        raise ValueError(
+            f"reward must have shape [S, A] = {transition.shape[:2]} to go with transition, got "
+            f"{reward.shape}"
+        )
+    _checks.check_transition(transition)
+    if not np.all(np.isfinite(reward)):
+        raise ValueError("reward must be finite, got NaN or infinity; remove those entries")
+    if horizon < 1:
+        raise ValueError(f"horizon must be at least 1 step, got {horizon}")
+    if cells is not None and np.shape(cells) != (num_states, 2):
+        raise ValueError(f"cells must have shape [S, 2] = ({num_states}, 2), got {np.shape(cells)}")
+    if optimal_return is None:
+        optimal_return = float(_check_start(start, num_states) @ _best(transition, reward, horizon))
+    return Environment(
+        name=name,
+        transition=transition,
+        reward=reward,
+        start=_check_start(start, num_states),
+        horizon=int(horizon),
+        optimal_return=optimal_return,
+        solved_return=solved_return,
+        cells=None if cells is None else np.asarray(cells),
+    )
+
+
+def _check_start(start, num_states: int) -> np.ndarray:
+    start = np.asarray(start)
+    if start.ndim == 0:
+        if not 0 <= start < num_states or start != int(start):
+            raise ValueError(f"start must be a state in 0 .. {num_states - 1}, got {start}")
+        return np.eye(num_states)[int(start)]
+    if start.shape != (num_states,) or not (
+        np.all(start >= 0) and np.abs(start.sum() - 1) <= _checks.ROW_TOLERANCE
+    ):
+        raise ValueError(
+            f"start must be a state or a distribution of shape [S] = ({num_states},), got shape "
+            f"{start.shape} and a sum of {start.sum():.6g}"
+        )
+    return start.astype(float)
+
+
+def _best(transition, reward, horizon: int) -> np.ndarray:
+    """Best expected return `[S]` of `horizon` steps, by backward induction."""
+    value = np.zeros(len(transition))
+    for _ in range(horizon):
+        value = (reward + transition @ value).max(-1)
+    return value
+
+
+def toy() -> ToyBelief:
+    """The Markov reward process of Figure 1, with the probabilities of its caption.
+
+    State 0 leads to state 1 with probability 1 - delta and to 2 with delta; 2 leads to 3 with beta
+    and else ends; 1 and 3 end. Only 3 has a reward, of 100.
+    """
+    members = []
+    for delta, beta in itertools.product((0.7, 0.6), (0.5, 0.4)):
+        transition = np.zeros((4, 1, 4))
+        transition[0, 0, 1:3] = 1 - delta, delta
+        transition[2, 0, 3] = beta
+        members.append(transition)
+    reward = np.zeros((4, 4, 1))
+    reward[:, 3] = 100.0
+    return ToyBelief(np.stack(members), reward, np.ones((4, 1)), 1.0)
+
+
+def deep_sea(length: int, *, stochastic: bool = False) -> Environment:
+    """DeepSea (section 5.2): go right in each of L rows to find the only reward.
+
+    State row * L + column; action 1 goes right and costs 0.01 / L, action 0 goes left. The last
+    row ends the episode, with reward 1 for going right in the last column.
+
+    Args:
+        length: L, at least 2; S = L^2.
+        stochastic: whether going right fails with probability 1 / L (it then goes left at the same
+            cost), as in the stochastic variant of bsuite; its reward noise is left out.
+
+    Returns:
+        An `Environment`.
+
+    Raises:
+        ValueError: if `length` is less than 2.
+
+    Source: Osband et al. (2019), "Deep exploration via randomized value functions".
+    """
+    if length < 2:
+        raise ValueError(f"length must be at least 2, got {length}")
+    row, column = np.divmod(np.arange(length**2), length)
+    inner = np.flatnonzero(row < length - 1)
+    below = (row + 1) * length
+    left = below + np.maximum(column - 1, 0)
+    right = below + np.minimum(column + 1, length - 1)
+    transition = np.zeros((length**2, 2, length**2))
+    success = 1 - 1 / length if stochastic else 1.0
+    transition[inner, 0, left[inner]] = 1.0
+    transition[inner, 1, left[inner]] += 1 - success
+    transition[inner, 1, right[inner]] += success
+    reward = np.zeros((length**2, 2))
+    reward[:, 1] = -0.01 / length
+    reward[column == length - 1, 1] += 1.0  # only its last row can be reached in the last column
+    return from_arrays(
+        transition,
+        reward,
+        0,
+        horizon=length,
+        name="deep_sea_stochastic" if stochastic else "deep_sea",
+        solved_return=0.5,
+        cells=np.stack([row, column], -1),
+    )
+
+
+def rooms(
+    num_rooms: int = 7,
+    *,
+    room_size: int = 5,
+    rooms_per_row: int = 5,
+    horizon: int = 40,
+    success: float = 0.95,
+) -> Environment:
+    """N-room grid (section 5.2): rooms in snake order, doors in the middle of shared walls.
+
+    Rewards belong to the state that the agent acts from: 0.1 at the centre of the first room, 0.01
+    at the centre of the middle room, where episodes start, and 1 at the centre of the last, which
+    is absorbing. Actions are up, down, left, right; one that is free is carried out with
+    probability `success` and else leads to one of the other free neighbours, uniformly; one into a
+    wall stays put.
+
+    Args:
+        num_rooms: at least 2; the default is the paper's 7-room, S = 181.
+        room_size: cells along a side, odd.
+        rooms_per_row: rooms in one row of the snake.
+        horizon: steps of an episode.
+        success: probability in (0, 1].
+
+    Returns:
+        An `Environment`. Its `optimal_return` is 19, to which the paper's regret refers, for the
+        default rooms, and the best expected return otherwise.
+
+    Raises:
+        ValueError: naming the argument, its value and the remedy.
+
+    Source: Domingues et al. (2021), rlberry.
+    """
+    for name, value, least in (("num_rooms", num_rooms, 2), ("rooms_per_row", rooms_per_row, 1)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+    if room_size < 1 or room_size % 2 == 0:
+        raise ValueError(f"room_size must be odd, so that rooms have a centre, got {room_size}")
+    if not 0 < success <= 1:
+        raise ValueError(f"success must be in (0, 1], got {success}")
+    index, centres = _room_cells(num_rooms, room_size, rooms_per_row)
+    goal, start = index[centres[-1]], index[centres[(num_rooms - 1) // 2]]
+    transition = np.zeros((len(index), 4, len(index)))
+    for (row, column), state in index.items():
+        neighbours = [index.get((row + down, column + right)) for down, right in _MOVES]
+        for action, target in enumerate(neighbours):
+            if state == goal or target is None:
+                transition[state, action, state] = 1.0
+                continue
+            others = [s for s in neighbours if s is not None and s != target]
+            transition[state, action, target] = success if others else 1.0
+            for other in others:
+                transition[state, action, other] = (1 - success) / len(others)
+    reward = np.zeros((len(index), 4))
+    reward[index[centres[0]]], reward[start], reward[goal] = 0.1, 0.01, 1.0
+    is_paper = (num_rooms, room_size, rooms_per_row, horizon, success) == (7, 5, 5, 40, 0.95)
+    return from_arrays(
+        transition,
+        reward,
+        start,
+        horizon=horizon,
+        name=f"{num_rooms}_room",
+        optimal_return=19.0 if is_paper else None,
+        cells=np.array(list(index)),
+    )
+
+
+def _room_cells(num_rooms: int, size: int, per_row: int):
+    """State index of each free cell, and the centre of each room in snake order."""
+    pitch, middle = size + 1, size // 2
+    free, centres, doors = set(), [], []
+    for room in range(num_rooms):
+        room_row, place = divmod(room, per_row)
+        room_column = place if room_row % 2 == 0 else per_row - 1 - place
+        top, left = room_row * pitch, room_column * pitch
+        free.update(itertools.product(range(top, top + size), range(left, left + size)))
+        centres.append((top + middle, left + middle))
+    for (row, column), (next_row, next_column) in itertools.pairwise(centres):
+        doors.append(((row + next_row) // 2, (column + next_column) // 2))
+    cells = sorted(free.union(doors))
+    return {cell: state for state, cell in enumerate(cells)}, centres

@@ -1,0 +1,335 @@
+"""Bellman and uncertainty Bellman equations (UBE) of an ensemble of tabular MDPs.
+
+Everything works under `jit`, `vmap` and `grad`, in float32 and float64: the dtype of `transition`
+goes out. Outside `jit`, bad values raise `ValueError`; inside, the results carry a `residual` and a
+`horizon` for `check_result`. Missing probability mass is termination.
+
+Axes: S states, A actions, N ensemble members. Equation numbers are those of the paper.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from qusac_jax import linear
+from qusac_jax._checks import (
+    check_problem,
+    check_result,
+    check_shapes,
+    is_concrete,
+)
+from qusac_jax.moments import Moments, solve_moments
+
+__all__ = [
+    "FORMS",
+    "Decomposition",
+    "Moments",
+    "Values",
+    "Variance",
+    "check_problem",
+    "check_result",
+    "decompose",
+    "ensemble_variance",
+    "solve_bellman",
+    "solve_exact",
+    "solve_moments",
+    "solve_pombu",
+    "solve_upper_bound",
+]
+
+FORMS = ("total", "gap", "difference")
+
+
+class Values(NamedTuple):
+    """Values of a policy in one MDP."""
+
+    v: jax.Array  # [S]
+    q: jax.Array  # [S, A]
+    residual: jax.Array  # [] max |V - r_pi - discount * P_pi V|
+    horizon: jax.Array  # [] expected discounted steps to termination; inf if singular
+
+
+class Variance(NamedTuple):
+    """Epistemic variance of the values of a policy under a belief over MDPs."""
+
+    v: jax.Array  # [S] variance of V
+    q: jax.Array  # [S, A] variance of Q
+    local_v: jax.Array  # [S] local uncertainty: no discount, no reward term, no clipping
+    local_q: jax.Array  # [S, A]
+    residual: jax.Array  # [] largest residual of all systems
+    horizon: jax.Array  # [] largest expected discounted steps of all MDPs; inf if singular
+
+
+class Decomposition(NamedTuple):
+    """Uncertainty about the mean value of the next state (eq. 7): total = the other two."""
+
+    total_v: jax.Array  # [S]
+    epistemic_v: jax.Array  # [S] w of eq. 3
+    aleatoric_v: jax.Array  # [S]
+    total_q: jax.Array  # [S, A]
+    epistemic_q: jax.Array  # [S, A]
+    aleatoric_q: jax.Array  # [S, A]
+    residual: jax.Array  # []
+    horizon: jax.Array  # []
+
+
+def solve_bellman(
+    transition: chex.Array, reward: chex.Array, policy: chex.Array, discount: chex.Numeric
+) -> Values:
+    """Values of a policy in one MDP: V = r_pi + discount * P_pi V.
+
+    Args:
+        transition: `[S, A, S]` probabilities of the next state; rows sum to at most 1.
+        reward: `[S, A]` expected rewards.
+        policy: `[S, A]` action probabilities; rows sum to 1.
+        discount: in [0, 1]; 1 needs a policy that always terminates.
+
+    Returns:
+        `Values`.
+
+    Raises:
+        ValueError: for wrong shapes, and outside `jit` for bad values or an ill-conditioned system.
+    """
+    return _checked(_solve_bellman, 0, transition, reward, policy, discount)
+
+
+def solve_exact(
+    transition: chex.Array,
+    reward: chex.Array,
+    policy: chex.Array,
+    discount: chex.Numeric,
+    *,
+    min_local: chex.Numeric | None = 0.0,
+    mean_transition: chex.Array | None = None,
+    mean_reward: chex.Array | None = None,
+    form: str = "difference",
+) -> Variance:
+    """Epistemic variance from the exact UBE (eqs. 5 and 6, Theorem 1; rewards: appendix B).
+
+    Exact for acyclic MDPs with independent rows, in the limit of many members. What is propagated
+    is max(min_local, Var[r] + discount^2 u). In V-form, u(s) is over a and s'; in Q-form, u(s, a)
+    is over s' and a'.
+
+    Args:
+        transition: `[N, S, A, S]` members' probabilities of the next state.
+        reward: `[N, S, A]` members' rewards; the same in each if rewards are known.
+        policy: `[S, A]` action probabilities; rows sum to 1.
+        discount: in [0, 1]; 1 needs a policy that always terminates.
+        min_local: u_min, lower bound of what is propagated; None for no bound, as in the theory
+            (then U may be negative where its assumptions do not hold).
+        mean_transition: `[S, A, S]` posterior mean; by default the ensemble's.
+        mean_reward: `[S, A]` posterior mean; by default the ensemble's.
+        form: algebraic form of u, equal under the theory's assumptions: "total" (eq. 6), "gap" (w
+            minus the mean difference of aleatoric variances, Theorem 2) or "difference" (w minus
+            the mean aleatoric variance of Q_i - mean Q, never above w).
+
+    Returns:
+        A `Variance`.
+
+    Raises:
+        ValueError: for wrong shapes or an unknown form, and outside `jit` for bad values or an
+            ill-conditioned system.
+    """
+    if form not in FORMS:
+        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+    solver = functools.partial(_solve_ube, form=form)
+    means = (mean_transition, mean_reward)
+    return _checked(solver, 1, transition, reward, policy, discount, *means, min_local=min_local)
+
+
+def solve_pombu(
+    transition: chex.Array,
+    reward: chex.Array,
+    policy: chex.Array,
+    discount: chex.Numeric,
+    *,
+    mean_transition: chex.Array | None = None,
+    mean_reward: chex.Array | None = None,
+) -> Variance:
+    """Upper bound of the epistemic variance from the UBE of Zhou et al. (eqs. 3 and 4).
+
+    Arguments, result and errors are those of `solve_exact`; the local uncertainty is w, which is
+    never negative.
+    """
+    solver = functools.partial(_solve_ube, form="pombu")
+    return _checked(solver, 1, transition, reward, policy, discount, mean_transition, mean_reward)
+
+
+def solve_upper_bound(
+    transition: chex.Array,
+    reward: chex.Array,
+    policy: chex.Array,
+    discount: chex.Numeric,
+    *,
+    mean_transition: chex.Array | None = None,
+    mean_reward: chex.Array | None = None,
+) -> Variance:
+    """Looser bound from a UBE whose local uncertainty is the members' variance of Q (eq. 10).
+
+    Arguments, result and errors are those of `solve_exact`.
+    """
+    solver = functools.partial(_solve_ube, form="upper_bound")
+    return _checked(solver, 1, transition, reward, policy, discount, mean_transition, mean_reward)
+
+
+def ensemble_variance(
+    transition: chex.Array, reward: chex.Array, policy: chex.Array, discount: chex.Numeric
+) -> Variance:
+    """Variance of the members' values (dividing by N); nothing is propagated.
+
+    Arguments, result and errors are those of `solve_exact`; `local_v` and `local_q` are the
+    variances themselves.
+    """
+    return _checked(_ensemble_variance, 1, transition, reward, policy, discount)
+
+
+def decompose(
+    transition: chex.Array, reward: chex.Array, policy: chex.Array, discount: chex.Numeric
+) -> Decomposition:
+    """Splits the variance of the mean value of the next state into its two sources (eq. 7).
+
+    total = Var over a, s' ~ policy, mean transition; epistemic = w, the variance over members of
+    the expectation; aleatoric = the mean over members of the variance. Discount and rewards enter
+    only through the mean values. Arguments and errors are those of `solve_exact`.
+    """
+    return _checked(_decompose, 1, transition, reward, policy, discount)
+
+
+def _checked(
+    solver: Callable, num_batch_axes: int, transition, reward, policy, discount, *means, **options
+) -> Any:
+    """Calls a solver between the checks of its inputs and of its result."""
+    transition = jnp.asarray(transition)
+    transition = transition.astype(jnp.promote_types(transition.dtype, jnp.float32))
+    arrays = (reward, policy, *means)
+    reward, policy, *means = (
+        array if array is None else jnp.asarray(array, transition.dtype) for array in arrays
+    )
+    check_shapes(transition, reward, policy, *means, num_batch_axes=num_batch_axes)
+    if not is_concrete(transition, reward, policy, discount, *means):
+        return solver(transition, reward, policy, discount, *means, **options)
+    check_problem(transition, reward, policy, discount, *means)
+    result = solver(transition, reward, policy, discount, *means, **options)
+    if is_concrete(result.horizon):
+        check_result(result)
+    return result
+
+
+@jax.jit
+def _solve_bellman(transition, reward, policy, discount) -> Values:
+    solution = linear.solve(
+        _average("sat,sa->st", transition, policy), _over_actions(policy, reward)[:, None], discount
+    )
+    v = solution.x[:, 0]
+    q = reward + discount * _next_value(transition, v)
+    return Values(v, q, solution.residual, solution.horizon)
+
+
+_solve_members = jax.vmap(_solve_bellman, in_axes=(0, 0, None, None))
+
+
+@functools.partial(jax.jit, static_argnames="form")
+def _solve_ube(
+    transition, reward, policy, discount, mean_transition, mean_reward, min_local=None, *, form
+) -> Variance:
+    mean_transition = transition.mean(0) if mean_transition is None else mean_transition
+    mean_reward = reward.mean(0) if mean_reward is None else mean_reward
+    members = _solve_members(transition, reward, policy, discount)
+    mean = _solve_bellman(mean_transition, mean_reward, policy, discount)
+    ensemble = (transition, mean_transition, policy)
+    local_v = _local(form, _next_v, ensemble, members.v, mean.v)
+    local_q = _local(form, _next_q, ensemble, members.q, mean.q)
+    cost_v = _over_actions(policy, reward).var(0) + discount**2 * local_v
+    cost_q = reward.var(0) + discount**2 * local_q
+    if min_local is not None:
+        cost_v, cost_q = jnp.maximum(cost_v, min_local), jnp.maximum(cost_q, min_local)
+    v, q, solution = _propagate(mean_transition, policy, discount, cost_v, cost_q)
+    residual = jnp.maximum(solution.residual, jnp.maximum(members.residual.max(), mean.residual))
+    horizon = jnp.maximum(members.horizon.max(), mean.horizon)
+    return Variance(v, q, local_v, local_q, residual, jnp.maximum(horizon, solution.horizon))
+
+
+def _propagate(transition, policy, discount, cost_v, cost_q):
+    """V- and Q-form of U = cost + discount^2 P U share one matrix, hence one factorization."""
+    flow = _average("sat,sa->st", transition, policy)
+    rhs = jnp.stack([cost_v, _over_actions(policy, cost_q)], -1)
+    solution = linear.solve(flow, rhs, discount**2)
+    v, next_u = solution.x.T
+    return v, cost_q + discount**2 * _next_value(transition, next_u), solution
+
+
+def _local(form, next_moments, ensemble, members, mean):
+    """Local uncertainty of V or Q, by the function that takes moments of its next value."""
+    transition, mean_transition, policy = ensemble
+    if form == "upper_bound":
+        return members.var(0)
+
+    def aleatoric(transition, value):
+        first, second = next_moments(transition, policy, value)
+        return second - first**2
+
+    of_members = jax.vmap(aleatoric)  # each member's transition with its own value
+    of_mean = jax.vmap(aleatoric, in_axes=(0, None))  # each member's transition, the mean value
+    if form == "total":
+        return aleatoric(mean_transition, mean) - of_members(transition, members).mean(0)
+    w = jax.vmap(next_moments, in_axes=(0, None, None))(transition, policy, mean)[0].var(0)
+    if form == "pombu":
+        return w
+    if form == "gap":
+        gap = of_members(transition, members) - of_mean(transition, mean)
+    else:
+        gap = of_members(transition, members - mean)
+    return w - gap.mean(0)
+
+
+@jax.jit
+def _ensemble_variance(transition, reward, policy, discount) -> Variance:
+    members = _solve_members(transition, reward, policy, discount)
+    v, q = members.v.var(0), members.q.var(0)
+    return Variance(v, q, v, q, members.residual.max(), members.horizon.max())
+
+
+@jax.jit
+def _decompose(transition, reward, policy, discount) -> Decomposition:
+    mean_transition = transition.mean(0)
+    mean = _solve_bellman(mean_transition, reward.mean(0), policy, discount)
+
+    def parts(next_moments, value):
+        first, second = next_moments(mean_transition, policy, value)
+        member_first, member_second = jax.vmap(next_moments, in_axes=(0, None, None))(
+            transition, policy, value
+        )
+        return (
+            second - first**2,
+            member_first.var(0),
+            (member_second - member_first**2).mean(0),
+        )
+
+    return Decomposition(
+        *parts(_next_v, mean.v), *parts(_next_q, mean.q), mean.residual, mean.horizon
+    )
+
+
+def _next_v(transition, policy, v):
+    """First and second moment `[S]` of V(s') over a and s'."""
+    return tuple(_over_actions(policy, _next_value(transition, x)) for x in (v, v**2))
+
+
+def _next_q(transition, policy, q):
+    """First and second moment `[S, A]` of Q(s', a') over s' and a'."""
+    return tuple(_next_value(transition, _over_actions(policy, x)) for x in (q, q**2))
+
+
+def _next_value(transition, v):
+    return _average("sat,t->sa", transition, v)
+
+
+def _over_actions(policy, x):
+    return _average("sa,...sa->...s", policy, x)
+
+
+_average = functools.partial(jnp.einsum, precision="highest")

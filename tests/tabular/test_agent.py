@@ -1,0 +1,194 @@
+"""Policy iteration against the general solvers, a NumPy version and problems with known answers."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import numpy_reference
+from qusac_jax import posterior, ube
+from qusac_jax.tabular import agent
+
+NUM_STATES, NUM_ACTIONS = 6, 2
+UBE_SOLVERS = {
+    "exact_ube": ube.solve_exact,
+    "pombu": ube.solve_pombu,
+    "upper_bound": ube.solve_upper_bound,
+    "ensemble_var": ube.ensemble_variance,
+}
+
+
+def some_belief(seed=0, num_transitions=30):
+    rng = np.random.default_rng(seed)
+    data = posterior.Transitions(
+        jnp.asarray(rng.integers(NUM_STATES, size=num_transitions)),
+        jnp.asarray(rng.integers(NUM_ACTIONS, size=num_transitions)),
+        jnp.asarray(rng.normal(size=num_transitions)),
+        jnp.asarray(rng.integers(NUM_STATES + 1, size=num_transitions)),
+    )
+    return posterior.update(posterior.init(NUM_STATES, NUM_ACTIONS), data, weight=2.0)
+
+
+def some_policy(seed=0):
+    return jnp.asarray(np.random.default_rng(seed).integers(NUM_ACTIONS, size=NUM_STATES))
+
+
+@pytest.mark.parametrize("method", list(UBE_SOLVERS))
+def test_variance_is_that_of_the_general_solver(method):
+    belief, policy, key = some_belief(), some_policy(), jax.random.key(1)
+    config = agent.Config(method=method, min_local=0.01)
+    ours = agent.evaluate(belief, policy, key, config=config)
+    samples, mean = posterior.sample(belief, key, config.num_members), posterior.mean(belief)
+    one_hot = jax.nn.one_hot(policy, NUM_ACTIONS)
+    options = {"mean_transition": mean.transition, "mean_reward": mean.reward}
+    if method == "exact_ube":
+        options["min_local"] = 0.01
+    if method == "ensemble_var":
+        options = {}
+    result = UBE_SOLVERS[method](*samples, one_hot, config.discount, **options)
+    np.testing.assert_allclose(ours.variance, result.q, rtol=2e-3, atol=1e-3)
+    values = ube.solve_bellman(*mean, one_hot, config.discount)
+    np.testing.assert_allclose(ours.mean_q, values.q, rtol=1e-3, atol=1e-3)
+
+
+def test_moments_are_the_closed_form():
+    belief, policy = some_belief(), some_policy()
+    config = agent.Config(method="moments")
+    ours = agent.evaluate(belief, policy, jax.random.key(1), config=config)
+    expected = ube.solve_moments(belief, jax.nn.one_hot(policy, NUM_ACTIONS), config.discount)
+    np.testing.assert_allclose(ours.variance, expected.q, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["exact_ube", "pombu", "psrl"])
+def test_optimize_equals_the_numpy_reference(method):
+    # The reference goes through all 40 steps of a cycle, so this checks the short cut as well. With
+    # all pairs visited and no clipping there are no ties, which the two would break differently.
+    for seed in range(6):
+        belief, policy, key = some_belief(seed, 60), some_policy(seed), jax.random.key(seed)
+        config = agent.Config(method=method, min_local=-1e3)
+        guess = agent.init_guess(NUM_STATES, config)
+        plan = agent.optimize(belief, policy, guess, key, config=config)
+        key_sample, _ = jax.random.split(key)
+        if method == "psrl":
+            sample = posterior.sample(belief, key_sample, 1)
+            models = (tuple(np.array(x[0], float) for x in sample), None)
+        else:
+            mean, sample = posterior.mean(belief), posterior.sample(belief, key_sample, 5)
+            models = [tuple(np.array(x, float) for x in mdp) for mdp in (mean, sample)]
+        expected = numpy_reference.optimize(
+            belief,
+            np.array(policy),
+            np.random.default_rng(0),
+            numpy_reference.Run(method=method, min_local=-1e3),
+            models,
+        )
+        np.testing.assert_array_equal(plan.policy, expected)
+
+
+def test_cycles_end_where_all_steps_would_have_ended():
+    config, periods = agent.Config(method="exact_ube"), set()
+    for seed in range(6):
+        belief, policy, key = some_belief(seed, 8), some_policy(seed), jax.random.key(seed)
+        guess = agent.init_guess(NUM_STATES, config)
+        whole = agent.optimize(belief, policy, guess, key, config=config)
+        periods.add(int(whole.period))
+        if whole.period > 1:
+            # Cut before the cycle closes, no short cut is taken.
+            later = policy
+            one_step = dataclasses.replace(config, max_steps=1)
+            for _ in range(config.max_steps):
+                later = agent.optimize(belief, later, guess, key, config=one_step).policy
+            np.testing.assert_array_equal(whole.policy, later)
+    assert max(periods) > 1  # otherwise this test shows nothing
+
+
+@pytest.mark.parametrize("method", ["exact_ube", "psrl"])
+def test_result_does_not_depend_on_the_solver_or_its_guess(method):
+    config = agent.Config(method=method)
+    for seed in range(4):
+        belief, policy, key = some_belief(seed), some_policy(seed), jax.random.key(seed)
+        guess = agent.init_guess(NUM_STATES, config)
+        bad_guess = jax.tree.map(lambda x: x + 100.0, guess)
+        plans = [
+            agent.optimize(belief, policy, guess, key, config=config),
+            agent.optimize(belief, policy, bad_guess, key, config=config),
+            agent.optimize(
+                belief, policy, guess, key, config=dataclasses.replace(config, solver="lu")
+            ),
+        ]
+        for other in plans[1:]:
+            np.testing.assert_array_equal(other.policy, plans[0].policy)
+            np.testing.assert_allclose(
+                other.evaluation.mean_q, plans[0].evaluation.mean_q, rtol=1e-3, atol=1e-3
+            )
+
+
+def test_psrl_finds_the_best_policy_of_a_known_mdp():
+    # A chain of 6: action 1 goes on, action 0 stays; only leaving from its end pays.
+    chain = [(s, 1, 0.0 if s < 5 else 1.0, s + 1) for s in range(6)]
+    chain += [(s, 0, 0.0, s) for s in range(6)]
+    data = posterior.Transitions(*map(jnp.asarray, zip(*chain, strict=True)))
+    belief = posterior.update(posterior.init(6, 2), data, weight=1e6)
+    config = agent.Config(method="psrl")
+    plan = agent.optimize(
+        belief,
+        jnp.zeros(6, int),
+        agent.init_guess(6, config),
+        jax.random.key(0),
+        config=config,
+    )
+    np.testing.assert_array_equal(plan.policy, 1)
+    assert plan.period == 1
+    np.testing.assert_allclose(
+        plan.evaluation.mean_q[:, 1], 0.99 ** np.arange(5, -1, -1), atol=0.01
+    )
+
+
+def test_risk_decides_between_a_known_and_an_unknown_reward():
+    # One step: action 0 is known to pay 0; action 1 is unknown, with mean 0 and variance 1.
+    data = posterior.Transitions(*map(jnp.asarray, ([0], [0], [0.0], [1])))
+    belief = posterior.update(posterior.init(1, 2), data, weight=1e4)
+    belief = belief._replace(concentration=belief.concentration.at[0, 1, 1].set(1e4))
+    for risk, action in ((1.0, 1), (-1.0, 0)):
+        config = agent.Config(method="exact_ube", risk=risk)
+        plan = agent.optimize(
+            belief,
+            jnp.zeros(1, int),
+            agent.init_guess(1, config),
+            jax.random.key(3),
+            config=dataclasses.replace(config, num_members=5),
+        )
+        mean_gap = abs(float(plan.evaluation.mean_q[0, 1] - plan.evaluation.mean_q[0, 0]))
+        assert mean_gap < 0.01
+        assert plan.policy[0] == action
+
+
+def test_ties_are_broken_at_random():
+    belief = posterior.init(NUM_STATES, NUM_ACTIONS)  # nothing is known: all actions are the same
+    config = agent.Config(method="ensemble_mean")
+    guess = agent.init_guess(NUM_STATES, config)
+    policies = [
+        agent.optimize(belief, some_policy(), guess, jax.random.key(i), config=config).policy
+        for i in range(100)
+    ]
+    share = np.mean(policies)
+    np.testing.assert_allclose(share, 0.5, atol=5 * 0.5 / np.sqrt(600))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "w"}, "method must be one of ensemble_mean, .*, got 'w'"),
+        ({"solver": "qr"}, "solver must be one of warm, lu, got 'qr'"),
+        ({"discount": 1.0}, r"discount must be in \[0, 1\), got 1.0"),
+        ({"discount": -0.1}, r"discount must be in \[0, 1\), got -0.1"),
+        ({"num_members": 0}, "num_members must be at least 1, got 0"),
+        ({"max_steps": 0}, "max_steps must be at least 1, got 0"),
+        ({"risk": float("nan")}, "risk must be finite, got nan"),
+    ],
+)
+def test_bad_config_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        agent.Config(**options)

@@ -1,0 +1,131 @@
+"""Whole runs: what one episode does, seeds, interrupts, and a small case of the paper's figure."""
+
+import jax
+import numpy as np
+import pytest
+
+from qusac_jax.tabular import agent, environments, experiment
+
+MAP = {"seed_axis": "map"}
+
+
+def config_of(method, length, **options):
+    return experiment.Config(
+        agent=agent.Config(method=method, min_local=-0.05), count_weight=float(length), **options
+    )
+
+
+def test_act_follows_the_policy_until_the_end():
+    environment = environments.deep_sea(4)
+    world = experiment.make_world(environment)
+    policy = np.ones(16, int)
+    policy[5] = 0  # right, then left, then right twice
+    transitions, happened = experiment.act(world, policy, jax.random.key(0), horizon=6)
+    np.testing.assert_array_equal(happened, [1, 1, 1, 1, 0, 0])
+    np.testing.assert_array_equal(transitions.state[:4], [0, 5, 8, 13])
+    np.testing.assert_array_equal(transitions.action[:4], [1, 0, 1, 1])
+    np.testing.assert_array_equal(transitions.next_state[:4], [5, 8, 13, 16])  # 16: terminal
+    np.testing.assert_allclose(transitions.reward[:4], [-0.0025, 0, -0.0025, -0.0025])
+
+
+def test_act_draws_next_states_with_their_probabilities():
+    environment = environments.from_arrays(
+        np.array([[[0.2, 0.5]], [[0.0, 0.0]]]), np.zeros((2, 1)), 0, horizon=1
+    )
+    world = experiment.make_world(environment)
+    keys = jax.random.split(jax.random.key(1), 4000)
+    draw = jax.vmap(lambda key: experiment.act(world, np.zeros(2, int), key, horizon=1)[0])
+    share = np.bincount(np.asarray(draw(keys).next_state).ravel(), minlength=3) / 4000
+    np.testing.assert_allclose(share, [0.2, 0.5, 0.3], atol=5 * 0.5 / np.sqrt(4000))
+
+
+def test_expected_return_is_the_mean_of_many_episodes():
+    environment = environments.rooms(3, room_size=3, horizon=12)
+    world = experiment.make_world(environment)
+    policy = np.full(environment.num_states, environments.RIGHT)
+    exact = experiment.expected_return(world, policy, horizon=12)
+    keys = jax.random.split(jax.random.key(2), 2000)
+
+    def play(key):
+        transitions, happened = experiment.act(world, policy, key, horizon=12)
+        return (transitions.reward * happened).sum()
+
+    returns = np.asarray(jax.vmap(play)(keys))
+    np.testing.assert_allclose(exact, returns.mean(), atol=4 * returns.std() / np.sqrt(2000))
+
+
+def test_one_episode_counts_each_transition_length_times():
+    environment, config = environments.deep_sea(4), config_of("ensemble_mean", 4)
+    state = experiment.init(environment, jax.random.key(3), config=config)
+    world = experiment.make_world(environment)
+    after, metrics = experiment.episode(world, state, horizon=4, config=config)
+    added = np.asarray(after.belief.concentration - state.belief.concentration)
+    np.testing.assert_allclose(added.sum(), 4 * 4)
+    assert set(np.unique(added.round(3))) == {0.0, 4.0}
+    assert added[..., -1].sum() == 4.0  # the last transition, into the terminal state
+    assert after.visits.sum() == 4
+    np.testing.assert_allclose(metrics.episode_return, metrics.expected_return, atol=1e-6)
+
+
+def test_seed_axes_agree_and_seeds_are_independent():
+    environment = environments.deep_sea(4)
+    options = {"num_episodes": 20, "num_chunks": 2}
+    mapped = experiment.run(environment, [3, 4], config=config_of("psrl", 4, **MAP, **options))
+    at_once = experiment.run(environment, [3, 4], config=config_of("psrl", 4, **options))
+    alone = experiment.run(environment, [4], config=config_of("psrl", 4, **MAP, **options))
+    assert mapped.regret.shape == (2, 20)
+    np.testing.assert_array_equal(mapped.regret, at_once.regret)
+    np.testing.assert_array_equal(mapped.regret[1:], alone.regret)
+
+
+def test_interrupt_keeps_what_is_done():
+    def interrupt(done, _):
+        if done == 4:
+            raise KeyboardInterrupt
+
+    result = experiment.run(
+        environments.deep_sea(4),
+        [0],
+        config=config_of("ensemble_mean", 4, num_episodes=10, num_chunks=5),
+        on_progress=interrupt,
+    )
+    assert result.regret.shape == (1, 4)
+    assert result.state.visits.sum() == 4 * 4
+
+
+def test_learning_time_by_hand():
+    solved = np.zeros((2, 30), bool)
+    solved[0, [11, 12]] = True  # 1 of 12 is less than 10 %, 2 of 13 is more
+    np.testing.assert_array_equal(experiment.learning_time(solved), [13, np.nan])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "total_regret", "learning_time"),
+    [("exact_ube", 55.0, 33.0), ("psrl", 132.4, 71.8)],  # published means, L = 10, 5 seeds
+)
+def test_small_case_of_the_deep_sea_figure(method, total_regret, learning_time):
+    config = config_of(method, 10, num_episodes=1000, **MAP)
+    result = experiment.run(environments.deep_sea(10), range(5), config=config)
+    np.testing.assert_allclose(result.regret.sum(1).mean(), total_regret, rtol=0.1)
+    np.testing.assert_allclose(
+        experiment.learning_time(result.solved).mean(), learning_time, rtol=0.15
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_episodes": 0}, "num_episodes must be at least 1, got 0"),
+        ({"count_weight": 0.0}, "count_weight must be positive, got 0.0"),
+        ({"seed_axis": "pmap"}, "seed_axis must be vmap or map, got 'pmap'"),
+    ],
+)
+def test_bad_config_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        experiment.Config(**options)
+
+
+def test_no_seeds():
+    with pytest.raises(ValueError, match="seeds must hold at least one seed"):
+        experiment.run(environments.deep_sea(4), [], config=config_of("psrl", 4))

@@ -1,0 +1,95 @@
+"""The command `experiments.tabular` and its files."""
+
+import csv
+import json
+
+import pytest
+
+from experiments import benchmark_tabular, tabular
+
+
+def run(*arguments):
+    return tabular.main(["tabular", *map(str, arguments)])
+
+
+def test_toy_prints_table_1(capsys):
+    assert run("--env=toy") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["s0", "-0.5625", "5.0625", "21.3125", "15.6875", "15.6875"] in lines
+    assert ["s2", *["25.0000"] * 5] in lines
+
+
+def test_run_writes_metrics_summary_and_figure(tmp_path, capsys):
+    options = ("--length=3", "--method=psrl", "--num_seeds=2", "--num_episodes=20")
+    assert run(*options, f"--workdir={tmp_path}") == 0
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["method"] == "psrl"
+    assert summary["env"] == "deep_sea"
+    assert summary["length"] == 3
+    assert summary["num_seeds"] == 2
+    assert summary["seconds_per_episode"] > 0
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    assert len(rows) == 2 * 20
+    for seed in range(2):
+        own = [row for row in rows if row["seed"] == str(seed)]
+        unsolved = sum(row["solved"] == "0" for row in own)
+        assert float(own[-1]["total_regret"]) == summary["total_regret"][seed] == unsolved
+    assert (tmp_path / "regret.png").stat().st_size > 0
+    assert "20/20" in capsys.readouterr().err  # progress
+
+
+def test_figure_runs_what_is_missing_and_overlays_published_means(tmp_path, capsys):
+    published = tmp_path / "published.csv"
+    published.write_text("method,length,seed,total_regret,learning_time\npsrl,3,0,5,4\n")
+    options = (
+        "--figure",
+        "--lengths=3",
+        "--methods=psrl,ensemble_mean",
+        "--num_seeds=2",
+        "--num_episodes=20",
+        f"--published={published}",
+        f"--workdir={tmp_path / 'runs'}",
+    )
+    assert run(*options) == 0
+    assert (tmp_path / "runs" / "figure.png").stat().st_size > 0
+    assert run(*options) == 0
+    assert capsys.readouterr().out.count("skipped") == 2
+
+
+def test_inspect_draws_heat_maps(tmp_path):
+    options = ("--length=4", "--inspect", "--inspect_episodes=2,4", f"--workdir={tmp_path}")
+    assert run(*options) == 0
+    assert (tmp_path / "inspect.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--env=maze"], "env must be one of toy"),
+        (["--length=1"], "length must be at least 2, got 1"),
+        (["--num_episodes=0"], "num_episodes must be at least 1, got 0"),
+        (["--num_seeds=0"], "num_seeds must be at least 1, got 0"),
+        (["--method=dqn"], "method must be one of ensemble_mean"),
+        (["--discount=1.5"], r"discount must be in [0, 1), got 1.5"),
+        (["--figure", "--lengths=ten"], "lengths must be integers"),
+        (["--figure", "--methods=dqn"], "method must be one of"),
+        (["--figure", "--published=missing.csv"], "missing.csv"),
+        (["--inspect", "--inspect_episodes=0"], "inspect_episodes must be positive"),
+        (["--inspect", "--num_episodes=1", "--inspect_episodes=x"], "must be integers"),
+        (["deep_sea"], "flags must be written --name=value"),
+        (["--num_episode=5"], "Unknown command line flag"),
+        (["--length=ten"], "invalid literal"),
+    ],
+)
+def test_mistakes_are_one_line_and_code_2(arguments, message, tmp_path, capsys):
+    assert run(*arguments, f"--workdir={tmp_path}") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert not list(tmp_path.iterdir())  # nothing was begun
+
+
+def test_benchmark_prints_a_row_for_each_method(capsys):
+    arguments = ["--lengths=3", "--methods=psrl", "--rounds=1", "--gap=2", "--numpy_episodes=1"]
+    assert benchmark_tabular.main(["benchmark", *arguments]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["psrl", "3"]

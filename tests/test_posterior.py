@@ -1,0 +1,206 @@
+"""The belief against conjugate formulas, NumPy loops and the moments of its distributions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qusac_jax import _variates, posterior
+
+
+def visits(rng, num_transitions=7, num_states=5, num_actions=2):
+    return posterior.Transitions(
+        jnp.asarray(rng.integers(num_states, size=num_transitions)),
+        jnp.asarray(rng.integers(num_actions, size=num_transitions)),
+        jnp.asarray(rng.normal(size=num_transitions)),
+        jnp.asarray(rng.integers(num_states + 1, size=num_transitions)),
+    )
+
+
+def test_default_prior_is_the_paper_s():
+    belief = posterior.init(4, 2)
+    assert belief.concentration.shape == (4, 2, 5)
+    np.testing.assert_allclose(belief.concentration, 1 / np.sqrt(4))
+    np.testing.assert_array_equal(belief.reward_mean, 0)
+    np.testing.assert_array_equal(belief.reward_precision, 1)
+    mean = posterior.mean(belief)
+    np.testing.assert_allclose(mean.transition, np.full((4, 2, 4), 1 / 5))  # 1/5 terminates
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0.5, 40), st.floats(0.1, 10))
+def test_update_equals_a_loop_of_conjugate_steps(seed, weight, noise_precision):
+    rng = np.random.default_rng(seed)
+    belief, data = posterior.init(5, 2), visits(rng)
+    concentration = np.array(belief.concentration, float)
+    total = np.zeros((5, 2))
+    precision = np.ones((5, 2))
+    for s, a, r, t in zip(*map(np.asarray, data), strict=True):
+        concentration[s, a, t] += weight
+        total[s, a] += weight * noise_precision * r
+        precision[s, a] += weight * noise_precision
+    updated = posterior.update(belief, data, weight=weight, noise_precision=noise_precision)
+    np.testing.assert_allclose(updated.concentration, concentration, rtol=1e-5)
+    np.testing.assert_allclose(updated.reward_precision, precision, rtol=1e-5)
+    np.testing.assert_allclose(updated.reward_mean, total / precision, rtol=1e-4, atol=1e-6)
+
+
+def test_one_batch_equals_many_and_zero_weight_is_no_visit():
+    rng = np.random.default_rng(0)
+    belief, data = posterior.init(5, 2), visits(rng)
+    weight = np.array([1, 0, 2, 1, 0, 1, 3], np.float32)
+    at_once = posterior.update(belief, data, weight=weight)
+    one_by_one = belief
+    for i in np.flatnonzero(weight):
+        step = jax.tree.map(lambda x, i=i: x[i : i + 1], data)
+        one_by_one = posterior.update(one_by_one, step, weight=weight[i])
+    for many, single in zip(at_once, one_by_one, strict=True):
+        np.testing.assert_allclose(many, single, rtol=1e-5, atol=1e-6)
+
+
+def test_reward_is_known_after_one_almost_noiseless_observation():
+    data = posterior.Transitions(*map(jnp.array, ([0], [1], [0.7], [2])))
+    updated = posterior.update(posterior.init(2, 2), data)  # 2 is the terminal state
+    np.testing.assert_allclose(updated.reward_mean[0, 1], 0.7, rtol=1e-5)
+    np.testing.assert_allclose(updated.reward_precision[0, 1], 1e6 + 1)
+    assert updated.concentration[0, 1, 2] > updated.concentration[0, 1, 0]
+
+
+@pytest.mark.parametrize("use_table", [True, False])
+def test_sample_has_the_moments_of_dirichlet_and_normal(use_table):
+    rng = np.random.default_rng(1)
+    belief = posterior.update(posterior.init(5, 2), visits(rng), weight=2.0, noise_precision=3.0)
+    belief = belief if use_table else belief._replace(log_quantile=None)
+    samples = posterior.sample(belief, jax.random.key(0), 20_000)
+    concentration = np.asarray(belief.concentration)
+    strength = concentration.sum(-1, keepdims=True)
+    mean = concentration / strength
+    variance = mean * (1 - mean) / (strength + 1)
+    # Within five standard errors of a mean and of a variance from 20,000 draws.
+    transition = np.asarray(samples.transition)
+    error = 5 * np.sqrt(variance[..., :-1] / 20_000)
+    assert np.all(np.abs(transition.mean(0) - mean[..., :-1]) < error)
+    fourth = np.mean((transition - mean[..., :-1]) ** 4, 0)
+    error = 5 * np.sqrt(fourth / 20_000)
+    assert np.all(np.abs(transition.var(0) - variance[..., :-1]) < error)
+    deviation = transition - mean[..., :-1]
+    covariance = np.mean(deviation[..., 0] * deviation[..., 1], 0)
+    expected = -mean[..., 0] * mean[..., 1] / (strength[..., 0] + 1)
+    np.testing.assert_allclose(covariance, expected, atol=5 * 0.1 / np.sqrt(20_000))
+    np.testing.assert_allclose(samples.reward.mean(0), belief.reward_mean, atol=5 / 141)
+    np.testing.assert_allclose(samples.reward.var(0) * belief.reward_precision, 1.0, atol=0.05)
+
+
+@pytest.mark.parametrize("num_states", [1, 4, 100])
+def test_table_follows_the_gamma_distribution(num_states):
+    shape = 1 / np.sqrt(num_states)
+    belief = posterior.init(num_states, 1)
+    draws = _variates.log_gamma_by_table(belief.log_quantile, jax.random.key(2), (50, 2000))
+    draws = np.asarray(draws).ravel()
+    test = scipy.stats.kstest(draws, lambda x: scipy.stats.gamma.cdf(np.exp(x), shape))
+    assert test.pvalue > 1e-3
+
+
+@pytest.mark.parametrize("count", [0.5, 1.0, 3.0, 40.0])
+def test_counts_follow_the_gamma_distribution(count):
+    draws = _variates.gamma(jax.random.key(2), jnp.asarray(count), (20_000,))
+    assert scipy.stats.kstest(np.asarray(draws), scipy.stats.gamma(count).cdf).pvalue > 1e-3
+
+
+def test_random_words_of_different_rows_and_columns_are_uncorrelated():
+    words = np.asarray(_variates.bits_of_rows(jax.random.key(3), (2000, 64))).astype(float) / 2**32
+    correlation = np.corrcoef(words.T)
+    assert np.max(np.abs(correlation - np.eye(64))) < 6 / np.sqrt(2000)
+    across = np.corrcoef(words[:64])
+    assert np.max(np.abs(across - np.eye(64))) < 6 / np.sqrt(64)
+    np.testing.assert_allclose(words.mean(), 0.5, atol=5 / np.sqrt(12 * words.size))
+
+
+@pytest.mark.parametrize("concentration", [0.025, 1e-4])
+def test_small_concentrations_give_proper_rows_in_float32(concentration):
+    belief = posterior.init(40, 2, concentration=concentration)
+    data = visits(np.random.default_rng(4), 20, 40)
+    for seen in (belief, posterior.update(belief, data)):
+        transition = np.asarray(posterior.sample(seen, jax.random.key(5), 200).transition)
+        total = transition.sum(-1)
+        assert np.all(np.isfinite(transition))
+        assert np.all(transition >= 0)
+        assert np.all(total <= 1 + 1e-5)
+        # Missing mass is the terminal state's, 1/41 on average without visits.
+        unseen = np.asarray(seen.concentration.sum(-1)) < 1.5 * 41 * concentration
+        rows = total[:, unseen]
+        np.testing.assert_allclose(1 - rows.mean(), 1 / 41, atol=0.01)
+
+
+def test_zero_concentration_excludes_a_next_state():
+    concentration = np.zeros((2, 1, 3))
+    concentration[0, 0, 1], concentration[1, 0, 2] = 0.5, 2.0
+    belief = posterior.init(2, 1, concentration=concentration)
+    samples = posterior.sample(belief, jax.random.key(6), 10)
+    np.testing.assert_allclose(samples.transition[:, 0, 0], [[0.0, 1.0]] * 10)
+    np.testing.assert_allclose(samples.transition[:, 1, 0], [[0.0, 0.0]] * 10)
+
+
+def test_concentrated_belief_samples_its_mean():
+    rng = np.random.default_rng(7)
+    belief = posterior.update(posterior.init(5, 2), visits(rng, 100), weight=1e7)
+    samples, mean = posterior.sample(belief, jax.random.key(8), 3), posterior.mean(belief)
+    np.testing.assert_allclose(samples.transition, [mean.transition] * 3, atol=2e-3)
+
+
+def test_vmap_over_seeds_equals_a_loop():
+    rng = np.random.default_rng(9)
+    data = [visits(rng) for _ in range(3)]
+    beliefs = [posterior.update(posterior.init(5, 2), d) for d in data]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *beliefs)
+    keys = jax.random.split(jax.random.key(10), 3)
+    mapped = jax.vmap(lambda b, k: posterior.sample(b, k, 4))(stacked, keys)
+    for i in range(3):
+        alone = posterior.sample(beliefs[i], keys[i], 4)
+        np.testing.assert_allclose(mapped.transition[i], alone.transition, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(mapped.reward[i], alone.reward, rtol=1e-6)
+
+
+def test_float64():
+    with jax.enable_x64(True):
+        belief = posterior.init(5, 2, dtype=jnp.float64)
+        belief = posterior.update(belief, visits(np.random.default_rng(11)))
+        samples = posterior.sample(belief, jax.random.key(12), 2)
+        assert samples.transition.dtype == samples.reward.dtype == jnp.float64
+        assert posterior.mean(belief).transition.dtype == jnp.float64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((0, 2), {}, "num_states must be at least 1, got 0"),
+        ((2, 0), {}, "num_actions must be at least 1, got 0"),
+        ((2, 2), {"concentration": 0.0}, "concentration must be positive and finite, got 0.0"),
+        ((2, 2), {"concentration": np.ones((2, 2, 2))}, r"have shape \(2, 2, 3\)"),
+        ((2, 2), {"concentration": -np.ones((2, 2, 3))}, "non-negative"),
+        ((2, 2), {"concentration": np.zeros((2, 2, 3))}, "a positive entry in each row"),
+        ((2, 2), {"reward_precision": 0.0}, "reward_precision must be positive, got 0.0"),
+    ],
+)
+def test_bad_prior_is_named(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        posterior.init(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("state", 5, r"transitions.state must be in 0 .. 4, got values from . to 5"),
+        ("action", -1, "transitions.action must be in 0 .. 1, got values from -1"),
+        ("next_state", 6, "transitions.next_state must be in 0 .. 5"),
+        ("reward", np.nan, "transitions.reward must be finite"),
+    ],
+)
+def test_bad_transitions_are_named(field, value, message):
+    data = visits(np.random.default_rng(13))
+    data = data._replace(**{field: getattr(data, field).at[0].set(value)})
+    with pytest.raises(ValueError, match=message):
+        posterior.check_transitions(posterior.init(5, 2), data)
