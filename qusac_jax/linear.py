@@ -7,7 +7,8 @@ right-hand sides, it says for next to nothing how far a solution can be trusted.
 Axes: S states, k right-hand sides.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -38,12 +39,71 @@ def solve(flow: jax.Array, rhs: jax.Array, discount: chex.Numeric) -> Solution:
     """
     system = jnp.eye(len(flow), dtype=flow.dtype) - discount * flow
     rhs = jnp.concatenate([rhs, jnp.ones_like(rhs[:, :1])], axis=1)
-    x = jnp.linalg.solve(system, rhs)
+    x = solve_system(system, rhs)
     fixed = jax.lax.stop_gradient(x)
     residual = jnp.max(jnp.abs(jnp.matmul(system, fixed, precision="highest") - rhs))
     steps = fixed[:, -1]
     horizon = jnp.where(jnp.all(steps > 0.9), jnp.max(steps), jnp.inf)
     return Solution(x[:, :-1], jax.lax.stop_gradient(residual), horizon)
+
+
+def solve_system(system: jax.Array, rhs: jax.Array) -> jax.Array:
+    """x of system @ x = rhs with one LU factorization, which gradients use again.
+
+    Args:
+        system: `[S, S]`.
+        rhs: `[S, k]`.
+
+    Returns:
+        `[S, k]`; not finite where the system is singular.
+    """
+    factors = _factorize(jax.lax.stop_gradient(system))
+    return jax.lax.custom_linear_solve(
+        lambda x: jnp.matmul(system, x, precision="highest"),
+        rhs,
+        solve=lambda _, b: _substitute(*factors, b),
+        transpose_solve=lambda _, b: _substitute_transposed(*factors, b),
+    )
+
+
+def _in_turn_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with a `vmap` rule that maps in turn on CPU and at once elsewhere.
+
+    jaxlib's batched LAPACK kernels wait, in a thread of XLA's pool, for work that they put into the
+    same pool (seen in 0.10.2): as many of them at once as the pool has threads wait for ever, which
+    on two cores two independent batched systems do. A kernel that works on one matrix never waits.
+    """
+    mapped = jax.custom_batching.custom_vmap(function)
+
+    @mapped.def_vmap
+    def rule(axis_size: int, in_batched: Sequence[bool], *arguments: jax.Array):
+        full = [
+            x if batched else jnp.broadcast_to(x, (axis_size, *x.shape))
+            for x, batched in zip(arguments, in_batched, strict=True)
+        ]
+        out = jax.lax.platform_dependent(
+            *full,
+            cpu=lambda *x: jax.lax.map(lambda one: mapped(*one), x),
+            default=jax.vmap(function),
+        )
+        return out, jax.tree.map(lambda _: True, out)
+
+    return mapped
+
+
+@_in_turn_on_cpu
+def _factorize(system: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jax.scipy.linalg.lu_factor(system)
+
+
+@_in_turn_on_cpu
+def _substitute(lu: jax.Array, pivots: jax.Array, rhs: jax.Array) -> jax.Array:
+    return jax.scipy.linalg.lu_solve((lu, pivots), rhs)
+
+
+@_in_turn_on_cpu
+def _substitute_transposed(lu: jax.Array, pivots: jax.Array, rhs: jax.Array) -> jax.Array:
+    return jax.scipy.linalg.lu_solve((lu, pivots), rhs, trans=1)
 
 
 class IterativeSolution(NamedTuple):

@@ -97,7 +97,7 @@ def _solve_moments(posterior, policy, discount) -> Moments:
     base = (weight * (reward_variance + discount**2 * known)).sum(-1)
     gain = discount**2 * _product("sa,sau->su", weight, unknown)
     system = jnp.eye(num_states, dtype=flow.dtype) - gain
-    surprise = jnp.linalg.solve(system, base)
+    surprise = linear.solve_system(system, base[:, None])[:, 0]
     residual = jnp.max(jnp.abs(_product("st,t->s", system, surprise) - base))
 
     local_q = known + _product("sau,u->sa", unknown, surprise)
