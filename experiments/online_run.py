@@ -74,8 +74,7 @@ class OnlineRun:
         self._train_step = mapped(agent.train_step, config=config, task=task)
         self._refresh = mapped(agent.refresh, config=config, task=task)
         self._diagnose = mapped(agent.diagnose, (), config=config)
-        self._mean_action = mapped(agent.act, (), config=config, task=task)
-        self._first_action = mapped(agent.act, (), config=config, task=task)
+        self._act = mapped(agent.act, (), config=config, task=task)
 
         # Seed s gives the same run alone and among others: its keys depend on s only.
         keys = jax.vmap(jax.random.key)(jnp.asarray(self._seeds))
@@ -85,7 +84,7 @@ class OnlineRun:
         self._observation = self._env.reset()
         first_keys = jax.vmap(lambda k: jax.random.fold_in(k, 1))(keys)
         self._action = np.asarray(
-            self._first_action(self._state.learner.actor, self._observation, first_keys)
+            self._act(self._state.learner.actor, self._observation, first_keys)
         )
         self._diagnosis_keys = jax.vmap(lambda k: jax.random.fold_in(k, 2))(keys)
         num_seeds = len(self._seeds)
@@ -212,10 +211,13 @@ class OnlineRun:
         )
 
     def compilations(self) -> dict[str, int]:
-        """How often each jitted function of the run was compiled."""
+        """How often each jitted function of the run was compiled.
+
+        `act` counts two: drawing the first action, and the mean action.
+        """
         return {
             name: getattr(self, f"_{name}")._cache_size()
-            for name in ("collect", "train_step", "refresh", "diagnose", "mean_action")
+            for name in ("collect", "train_step", "refresh", "diagnose", "act")
         }
 
     def _environment_step(self) -> dict[str, jax.Array]:
@@ -253,8 +255,10 @@ class OnlineRun:
             self._learning_steps += 1
         self._observation, self._action = result.observation, np.asarray(action)
         if not np.isfinite(self._action).all():
-            for name, value in metrics.items():
-                self._check_finite(name, np.asarray(value))
+            # Causes before consequences: in the order of the update.
+            order = ("local_uncertainty", "unet_loss", "critic_loss", "mean_q", "actor_loss")
+            for name in [n for n in order if n in metrics]:
+                self._check_finite(name, np.asarray(metrics[name]))
             self._check_finite("action", self._action)
         return metrics
 
@@ -271,7 +275,7 @@ class OnlineRun:
 
     def _run_episodes(self) -> Evaluation:
         actor = self._state.learner.actor
-        return evaluate(self._eval_env, lambda obs: self._mean_action(actor, obs), len(self._seeds))
+        return evaluate(self._eval_env, lambda obs: self._act(actor, obs), len(self._seeds))
 
     def _evaluate(self, bar: tqdm, metrics: dict[str, jax.Array]) -> None:
         """Evaluates, logs a row per seed, prints a line."""

@@ -95,7 +95,17 @@ def test_a_run_leaves_everything_behind(finished):
 
 def test_a_run_compiles_each_function_once(finished):
     summary = json.loads((finished / "summary.json").read_text())
-    assert set(summary["compilations"].values()) == {1}, summary["compilations"]
+    once = {name: 1 for name in ("collect", "train_step", "refresh", "diagnose")}
+    assert summary["compilations"] == {**once, "act": 2}  # a first draw, and the mean action
+
+
+def test_divergence_stops_the_run_and_names_the_quantity(tmp_path):
+    code, _, err = run(*TINY, f"--workdir={tmp_path}/run", "--config.critic_learning_rate=1e30")
+    assert code == 2
+    # The first of the two updates throws the critics out; the second one's uncertainty shows it.
+    assert "diverged at step 40: local_uncertainty is not finite for seeds [0, 1]" in err
+    assert "the last good checkpoint is 30" in err
+    assert "Traceback" not in err
 
 
 def test_policy_loads_and_acts(finished):

@@ -26,7 +26,7 @@ class Config:
 
     # How the variance of the values is estimated and used.
     method: Method = "upper_bound"  # qvariance of Algorithm 1
-    risk: float = 1.0  # λ of eq. (9): positive seeks uncertainty, negative avoids it
+    risk: float = 1.0  # λ of eq. (8): positive seeks uncertainty, negative avoids it
     num_members: int = 5  # N, dynamics models and critic groups
     num_critics: int = 1  # M, critics per group; a group's value is their minimum
     critic_data: CriticData = "member"  # member: D_1..D_N, model: D_model, replay: D (no model)

@@ -14,7 +14,7 @@ def member_variance(x: jax.Array) -> jax.Array:
 
 
 def ensemble_var(q: jax.Array) -> jax.Array:
-    """Variance of the critics at (s, a), eq. (12).
+    """Variance of the critics at (s, a), eq. (10).
 
     The whole estimate of U for `ensemble_var`, and the local uncertainty w_ub that
     `upper_bound` propagates.
@@ -29,7 +29,7 @@ def ensemble_var(q: jax.Array) -> jax.Array:
 
 
 def pombu(next_q_mean: jax.Array) -> jax.Array:
-    """Variance over members of the mean value of the next step, w of eqs. (4) and (11).
+    """Variance over members of the mean value of the next step, w of eq. (3) and its estimate before eq. (10).
 
     Args:
         next_q_mean: `[N, B]` mean over the critics of Q(s'_i, a'_i), with s'_i the mean prediction
@@ -59,7 +59,7 @@ def gap(next_q: jax.Array) -> jax.Array:
 
 
 def exact_ube(next_q: jax.Array) -> jax.Array:
-    """Local uncertainty whose propagation gives the posterior variance, u of eq. (7) = w - g.
+    """Local uncertainty whose propagation gives the posterior variance, u of eq. (6) = w - g.
 
     Clipped at 0, as the U-net represents variances only.
 
