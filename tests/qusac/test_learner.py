@@ -135,6 +135,7 @@ def test_unet_solves_the_ube_on_a_chain(num_unets, clip_u):
         num_unets=num_unets,
         clip_u=clip_u,
         discount=0.9,
+        critic_init_gain=2.0,
     )
     learner = learner_lib.init(jax.random.key(3), config, 1, 1)
     kernel = learner.critic["params"]["MLP_0"]["Dense_0"]["kernel"]
@@ -181,6 +182,7 @@ def test_risk_moves_the_actor_towards_or_away_from_uncertainty():
             risk=risk,
             critic_hidden=(4,),
             critic_learning_rate=1e-12,
+            actor_learning_rate=1e-2,
         )
         learner = learner_lib.init(jax.random.key(0), config, 1, 1)
         params = jax.tree.map(jnp.zeros_like, learner.critic)
@@ -202,6 +204,7 @@ def test_temperature_reaches_the_target_entropy():
         initial_temperature=1.0,
         temperature_learning_rate=1e-2,
         actor_learning_rate=3e-3,
+        target_entropy=-0.5,
     )
     learner, _ = train(config, one_step_batch, 2_000)
     stats = learner_lib.describe_values(
