@@ -29,7 +29,7 @@ def ensemble_var(q: jax.Array) -> jax.Array:
 
 
 def pombu(next_q_mean: jax.Array) -> jax.Array:
-    """Variance over members of the mean value of the next step: ŵ before eq. (10), for w of eq. (3).
+    """Variance over members of the next step's mean value: ŵ before eq. (10), for w of eq. (3).
 
     Args:
         next_q_mean: `[N, B]` mean over the critics of Q(s'_i, a'_i), with s'_i the mean prediction
