@@ -16,14 +16,15 @@ import pytest
 import qusac_jax
 
 ROOT = pathlib.Path(__file__).parents[1]
-# Everything that happens in a run happens in these 80 steps.
+# Everything that happens in a run happens in these 80 steps; the first checkpoint is of trained
+# networks, ten steps after the warm-up.
 TINY = [
     "--env=gym:Pendulum-v1",
     "--num_steps=80",
     "--num_seeds=2",
     "--eval_every=20",
     "--eval_episodes=2",
-    "--checkpoint_every=30",
+    "--checkpoint_every=50",
     "--config.warmup_steps=40",
     "--config.fit_every=10",
     "--config.rollouts_per_step=3",
@@ -100,7 +101,8 @@ def test_a_run_compiles_each_function_once(finished):
 
 
 def test_divergence_stops_the_run_and_names_the_quantity(tmp_path):
-    code, _, err = run(*TINY, f"--workdir={tmp_path}/run", "--config.critic_learning_rate=1e30")
+    wild = ["--config.critic_learning_rate=1e30", "--checkpoint_every=30"]
+    code, _, err = run(*TINY, f"--workdir={tmp_path}/run", *wild)
     assert code == 2
     # The first of the two updates throws the critics out; the second one's uncertainty shows it.
     assert "diverged at step 40: local_uncertainty is not finite for seeds [0, 1]" in err
