@@ -41,6 +41,18 @@ def test_gradients_through_mapped_systems():
     np.testing.assert_allclose(grad_matrix, -adjoint @ np.swapaxes(x, 1, 2), rtol=1e-3, atol=1e-6)
 
 
+def test_bad_guess_needs_no_factorization():
+    # The residual that BiCGStab carries loses the true one by rounding as large as the guess.
+    key_flow, key_rhs, key_guess = jax.random.split(jax.random.key(0), 3)
+    flow = jax.random.dirichlet(key_flow, jnp.full(64, 0.1), (2, 64))
+    rhs = jax.random.normal(key_rhs, (2, 64))
+    guess = 1e4 * jax.random.normal(key_guess, (2, 64))
+    solution = linear.solve_warm(flow, rhs, 0.9, guess)
+    assert not solution.fell_back
+    exact = np.linalg.solve(np.eye(64) - 0.9 * np.float64(flow), np.float64(rhs)[..., None])
+    np.testing.assert_allclose(solution.x, exact[..., 0], atol=1e-4)
+
+
 def test_many_batched_systems_in_one_program_do_not_wait_for_each_other():
     # In a process of its own: where it goes wrong, it never returns.
     program = """
