@@ -8,12 +8,13 @@ in one process. Example:
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 from absl import flags
 
-from experiments import numpy_reference
+from experiments import cli, numpy_reference
 from qusac_jax.tabular import agent, environments, experiment
 
 METHODS = ("exact_ube", "pombu", "ensemble_var", "psrl")
@@ -84,8 +85,8 @@ def measure(
     return statistics.median(ours), statistics.median(theirs), statistics.median(ratios)
 
 
-def main(argv: list[str]) -> int:
-    """Prints a table; mistakes are one line on stderr and exit code 2."""
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Prints a table; returns the exit code."""
     options = flags.FlagValues()
     flags.DEFINE_list("lengths", ["10", "20"], "L.", flag_values=options)
     flags.DEFINE_list("methods", list(METHODS), "Of the agent.", flag_values=options)
@@ -98,8 +99,8 @@ def main(argv: list[str]) -> int:
         "Let the reference draw ties anew in each step, which costs it many steps.",
         flag_values=options,
     )
-    try:
-        options(argv)
+
+    def run() -> None:
         print("method          L   jax [s]  numpy [s]  ratio")
         for length in options.lengths:
             for method in options.methods:
@@ -114,11 +115,9 @@ def main(argv: list[str]) -> int:
                 print(
                     f"{method:12s} {length:>4s} {ours:9.4f} {theirs:10.4f} {ratio:6.1f}", flush=True
                 )
-    except (ValueError, flags.Error) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    return cli.run_with(run, options, argv, __doc__ or "")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(main())

@@ -37,6 +37,36 @@ def run(main: Callable[[], int | None]) -> None:
     app.run(guarded, flags_parser=parse)
 
 
+def run_with(
+    main: Callable[[], int | None], options: flags.FlagValues, argv: Sequence[str], about: str
+) -> int:
+    """`run` for a program with flags of its own, which several programs of one process can have.
+
+    Args:
+        main: returns the exit code, or None for 0.
+        options: without `--help`, which is added here.
+        argv: the command line.
+        about: what `--help` says before the flags.
+
+    Returns:
+        The exit code: 2 after a mistake, which is one line on stderr; 130 after Ctrl-C.
+    """
+    flags.DEFINE_boolean("help", False, "Print this text.", short_name="h", flag_values=options)
+    try:
+        extra = options(argv)[1:]
+        if options.help:
+            print(f"{about}{options.get_help()}")
+            return 0
+        if extra:
+            raise ValueError(f"arguments {extra} are not flags; flags look like --name=value")
+        return main() or 0
+    except (ValueError, flags.Error, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
 def _fail(error: Exception) -> NoReturn:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)

@@ -28,7 +28,7 @@ _PACKAGES = [
     "numpy",
 ]
 # What may differ when a run is continued; everything else decides its results.
-_FREE = ("num_steps", "device", "versions", "git_commit", "checkpoint_every")
+_FREE = ("num_steps", "num_episodes", "device", "versions", "git_commit", "checkpoint_every")
 
 
 class RunDirectory:
@@ -129,6 +129,15 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Writes summary.json."""
         _write_json(self.path / "summary.json", summary)
+
+    def read_summary(self) -> dict[str, Any]:
+        """What summary.json says; nothing if it is not there yet.
+
+        Raises:
+            ValueError: if it cannot be read.
+        """
+        path = self.path / "summary.json"
+        return _read_json(path) if path.exists() else {}
 
     def close(self) -> None:
         """Closes the event file."""

@@ -10,11 +10,11 @@ Examples:
 
 import csv
 import dataclasses
-import json
 import math
 import pathlib
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,20 +22,21 @@ import numpy as np
 from absl import flags
 from tqdm import tqdm
 
-from experiments import tabular_figures
+from experiments import cli, tabular_figures
+from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax import ube
+from qusac_jax.checkpoint import Checkpointer
 from qusac_jax.tabular import agent, environments, experiment
 
 ENVIRONMENTS = ("toy", "deep_sea", "deep_sea_stochastic", "seven_room")
 _PUBLISHED_METHODS = ("exact_ube", "pombu", "ensemble_var", "psrl")
-_INTERRUPTED = 130  # exit code of a shell command ended by Ctrl-C
+_SECONDS_BETWEEN_CHECKPOINTS = 120.0
 
 
 def make_flags() -> flags.FlagValues:
     """The flags of this command, apart from those of other modules."""
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_boolean("help", False, "Print this text.", short_name="h", **define)
     flags.DEFINE_string("env", "deep_sea", f"One of {', '.join(ENVIRONMENTS)}.", **define)
     flags.DEFINE_string("method", "exact_ube", f"One of {', '.join(agent.METHODS)}.", **define)
     flags.DEFINE_integer("length", 10, "L of DeepSea; it has L * L states.", **define)
@@ -60,7 +61,19 @@ def make_flags() -> flags.FlagValues:
         "vmap (all seeds at once), map (in turn) or auto: map on CPU, else vmap.",
         **define,
     )
-    flags.DEFINE_string("workdir", None, "Default: runs/tabular/<env>...", **define)
+    flags.DEFINE_string(
+        "workdir",
+        None,
+        "Default: runs/tabular/<env>... A run that was stopped there goes on.",
+        **define,
+    )
+    flags.DEFINE_enum(
+        "resume",
+        "latest",
+        ["latest", "latest_good"],
+        "Which checkpoint to go on from; latest_good skips damaged ones.",
+        **define,
+    )
     flags.DEFINE_boolean("figure", False, "Run and draw the paper's comparison.", **define)
     flags.DEFINE_list("methods", list(_PUBLISHED_METHODS), "Compared with --figure.", **define)
     flags.DEFINE_list(
@@ -106,49 +119,105 @@ def make_config(options, *, method: str, length: int) -> experiment.Config:
         ),
         num_episodes=num_episodes,
         count_weight=float(length) if is_sea else 1.0,
+        noise_precision=1.0 if options.env == "deep_sea_stochastic" else 1e6,
         seed_axis=seed_axis,
+        num_chunks=_num_chunks(options, length),
     )
 
 
-def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> bool:
-    """Runs a method and writes metrics.csv and summary.json; False if it was interrupted."""
+def _num_chunks(options, length: int) -> int:
+    """More in large environments, so that stopping a run takes seconds."""
+    return 50 if length <= 10 or not options.env.startswith("deep_sea") else 10 * length
+
+
+def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int | None:
+    """Runs a method, or goes on with it, and writes metrics.csv and summary.json.
+
+    Returns:
+        The number of the signal that stopped it, or None.
+    """
     environment = make_environment(options.env, length)
     config = make_config(options, method=method, length=length)
     if options.num_seeds < 1:
         raise ValueError(f"num_seeds must be at least 1, got {options.num_seeds}")
     seeds = range(options.seed, options.seed + options.num_seeds)
-    ticks = []
+    directory = RunDirectory(
+        workdir,
+        {
+            "env": environment.name,
+            "length": length or None,
+            "seeds": list(seeds),
+            "config": dataclasses.asdict(config) | {"num_episodes": None, "num_chunks": None},
+            "num_episodes": config.num_episodes,
+            **describe_program(),
+        },
+    )
+    checkpointer = Checkpointer(directory.checkpoints)
+    begun = experiment.begin(environment, seeds, config=config)
+    if checkpointer.steps():
+        begun = _restore(checkpointer, begun, options.resume)
+        print(f"{workdir}: {begun.num_episodes} of {config.num_episodes} episodes are done")
     label = f"{environment.name} {length} {method}" if length else f"{environment.name} {method}"
-    with tqdm(total=config.num_episodes, desc=label, unit="ep", file=sys.stderr) as bar:
-
-        def on_progress(done, _):
-            ticks.append((done, time.perf_counter()))
-            bar.update(done - bar.n)
-
-        result = experiment.run(environment, seeds, config=config, on_progress=on_progress)
+    progress, stopped_by, ticks = begun, None, []
+    saved_at = time.perf_counter()
+    bar = tqdm(total=config.num_episodes, initial=begun.num_episodes, desc=label, unit="ep")
+    with bar, cli.stop_signals() as stopped:
+        for progress in experiment.advance(environment, begun, config=config):
+            ticks.append((progress.num_episodes, time.perf_counter()))
+            bar.update(progress.num_episodes - bar.n)
+            stopped_by = stopped()
+            if stopped_by is not None:
+                break
+            if ticks[-1][1] - saved_at > _SECONDS_BETWEEN_CHECKPOINTS:
+                _save(checkpointer, progress)
+                saved_at = time.perf_counter()
+        _save(checkpointer, progress)
+    checkpointer.close()
+    if not ticks and directory.read_summary().get("num_episodes") == progress.num_episodes:
+        return None
+    result = experiment.judge(environment, progress)
     write_metrics(workdir / "metrics.csv", seeds, result)
-    (first, start), (last, end) = ticks[0], ticks[-1]  # the first tick includes compilation
+    learning_time = experiment.learning_time(result.solved).tolist()
     summary = {
         "method": method,
         "env": environment.name,
         "length": length or None,
         "num_seeds": len(seeds),
         "seeds": list(seeds),
-        "num_episodes": int(result.regret.shape[1]),
+        "num_episodes": progress.num_episodes,
         "total_regret": result.regret.sum(1).tolist(),
-        "learning_time": [
-            None if math.isnan(episode) else episode
-            for episode in experiment.learning_time(result.solved)
-        ],
-        "seconds_per_episode": (end - start) / max(last - first, 1) / len(seeds),
+        "learning_time": [None if math.isnan(episode) else episode for episode in learning_time],
+        "seconds_per_episode": _seconds_per_episode(ticks, len(seeds)),
     }
-    (workdir / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    directory.write_summary(summary)
     print(
         f"{label}: total regret {np.mean(summary['total_regret']):.1f}, learning time "
-        f"{_mean_learning_time(summary['learning_time'])}, "
-        f"{summary['seconds_per_episode']:.4f} s per episode -> {workdir}"
+        f"{_mean_learning_time(summary['learning_time'])} -> {workdir}"
     )
-    return summary["num_episodes"] == config.num_episodes
+    if stopped_by is not None:
+        print(f"stopped after {progress.num_episodes} episodes; the same command goes on")
+    return stopped_by
+
+
+def _seconds_per_episode(ticks: list[tuple[int, float]], num_seeds: int) -> float | None:
+    """Of one seed, without the first chunk, which includes compilation; None if it is the only."""
+    if len(ticks) < 2:
+        return None
+    (first, start), (last, end) = ticks[0], ticks[-1]
+    return (end - start) / (last - first) / num_seeds
+
+
+def _save(checkpointer: Checkpointer, progress: experiment.Progress) -> None:
+    checkpointer.save(progress.num_episodes, progress.state, progress.metrics, {})
+
+
+def _restore(
+    checkpointer: Checkpointer, nothing: experiment.Progress, mode: str
+) -> experiment.Progress:
+    restore = checkpointer.restore_latest_good if mode == "latest_good" else checkpointer.restore
+    like = jax.tree.map(lambda array: np.zeros((len(array), 1), array.dtype), nothing.metrics)
+    restored = restore(nothing.state, like)
+    return experiment.Progress(restored.host, restored.device)
 
 
 def _mean_learning_time(times: list) -> str:
@@ -159,7 +228,6 @@ def _mean_learning_time(times: list) -> str:
 
 def write_metrics(path: pathlib.Path, seeds, result: experiment.Result) -> None:
     """One row per seed and episode."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     total = np.cumsum(result.regret, 1)
     fields = {
         "return": result.metrics.episode_return,
@@ -169,13 +237,15 @@ def write_metrics(path: pathlib.Path, seeds, result: experiment.Result) -> None:
         "solved": result.solved.astype(int),
         "policy_steps": result.metrics.steps,
     }
-    with path.open("w", newline="") as file:
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["seed", "episode", *fields])
         for row, seed in enumerate(seeds):
             for episode in range(total.shape[1]):
                 values = [f"{array[row, episode]:.7g}" for array in fields.values()]
                 writer.writerow([seed, episode, *values])
+    partial.rename(path)
 
 
 def print_toy() -> None:
@@ -190,8 +260,12 @@ def print_toy() -> None:
         print(f"s{s}   " + " ".join(f"{float(value[s]):9.4f}" for value in values))
 
 
-def run_figure(options, workdir: pathlib.Path) -> bool:
-    """Runs what is not yet in `workdir` and draws the comparison; False if interrupted."""
+def run_figure(options, workdir: pathlib.Path) -> int | None:
+    """Runs what is not yet in `workdir` and draws the comparison.
+
+    Returns:
+        The number of the signal that stopped it, or None.
+    """
     is_sea = options.env.startswith("deep_sea")
     lengths = _integers("lengths", options.lengths) if is_sea else [0]
     for method in options.methods:
@@ -202,14 +276,13 @@ def run_figure(options, workdir: pathlib.Path) -> bool:
     for length in lengths:
         for method in options.methods:
             place = workdir / (f"{method}_{length}" if is_sea else method)
-            if (place / "summary.json").exists():
-                print(f"{place} is there, skipped; delete it to run it again")
-            elif not run_one(options, method=method, length=length, workdir=place):
-                return False
+            signal_number = run_one(options, method=method, length=length, workdir=place)
+            if signal_number is not None:
+                return signal_number
     runs = tabular_figures.read_runs(workdir)
     draw = tabular_figures.draw_deep_sea if is_sea else tabular_figures.draw_rooms
     print(f"figure -> {draw(runs, published, workdir / 'figure.png')}")
-    return True
+    return None
 
 
 def run_inspect(options, workdir: pathlib.Path) -> None:
@@ -223,13 +296,14 @@ def run_inspect(options, workdir: pathlib.Path) -> None:
     config = make_config(options, method=options.method, length=length)
     chunk = math.gcd(*moments)
     config = dataclasses.replace(config, num_chunks=moments[-1] // chunk)
+    begun = experiment.begin(environment, [options.seed], config=config)
     seen = []
-    with tqdm(total=moments[-1], unit="ep", file=sys.stderr) as bar:
-
-        def on_progress(done, state):
+    with tqdm(total=moments[-1], unit="ep") as bar:
+        for progress in experiment.advance(environment, begun, config=config):
+            done = progress.num_episodes
             bar.update(done - bar.n)
             if done in moments:
-                one = jax.tree.map(lambda leaf: leaf[0], state)
+                one = jax.tree.map(lambda leaf: leaf[0], progress.state)
                 evaluation = agent.evaluate(
                     one.belief, one.policy, jax.random.key(options.seed), config=config.agent
                 )
@@ -237,8 +311,6 @@ def run_inspect(options, workdir: pathlib.Path) -> None:
                     done, *jax.device_get((one.policy, one.visits, *evaluation[:3]))
                 )
                 seen.append(look)
-
-        experiment.run(environment, [options.seed], config=config, on_progress=on_progress)
     workdir.mkdir(parents=True, exist_ok=True)
     title = f"{environment.name}, {options.method}"
     path = tabular_figures.draw_looks(environment, seen, workdir / "inspect.png", title)
@@ -267,34 +339,23 @@ def run(options) -> int:
     }.get(True, f"{name}_{options.method}")
     workdir = pathlib.Path(options.workdir or f"runs/tabular/{default}")
     if options.figure:
-        return 0 if run_figure(options, workdir) else _INTERRUPTED
-    if options.inspect:
+        signal_number = run_figure(options, workdir)
+    elif options.inspect:
         run_inspect(options, workdir)
         return 0
-    length = options.length if is_sea else 0
-    is_done = run_one(options, method=options.method, length=length, workdir=workdir)
-    runs = tabular_figures.read_runs(workdir)
-    print(f"figure -> {tabular_figures.draw_regret(runs, workdir / 'regret.png')}")
-    return 0 if is_done else _INTERRUPTED
+    else:
+        length = options.length if is_sea else 0
+        signal_number = run_one(options, method=options.method, length=length, workdir=workdir)
+        runs = tabular_figures.read_runs(workdir)
+        print(f"figure -> {tabular_figures.draw_regret(runs, workdir / 'regret.png')}")
+    return 0 if signal_number is None else 128 + signal_number
 
 
-def main(argv: list[str]) -> int:
-    """Parses flags and runs; mistakes are one line on stderr and exit code 2."""
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags and runs; returns the exit code."""
     options = make_flags()
-    try:
-        extra = options(argv)[1:]
-        if options.help:
-            print(f"{__doc__}{options.get_help()}")
-            return 0
-        if extra:
-            raise ValueError(f"flags must be written --name=value, got {' '.join(extra)}")
-        return run(options)
-    except (ValueError, flags.Error, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return _INTERRUPTED
+    return cli.run_with(lambda: run(options), options, argv, __doc__ or "")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(main())

@@ -6,13 +6,14 @@ The exact variance is that of `solve_moments`. Example:
 
 import pathlib
 import sys
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import tabular_figures
+from experiments import cli, tabular_figures
 from qusac_jax import posterior, ube
 
 SIZES = (5, 10, 30, 100, 300, 1000, 3000, 10000)
@@ -52,23 +53,21 @@ def errors(seed: int, *, discount: float = 0.9) -> list[float]:
     return result
 
 
-def main(argv: list[str]) -> int:
-    """Prints the errors and draws them; mistakes are one line on stderr and exit code 2."""
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Prints the errors and draws them; returns the exit code."""
     options = flags.FlagValues()
     flags.DEFINE_string("path", "runs/moments.png", "Of the figure.", flag_values=options)
     flags.DEFINE_integer("num_seeds", 5, "Random MDPs.", 1, flag_values=options)
-    try:
-        options(argv)
+
+    def run() -> None:
         table = np.array([errors(seed) for seed in range(options.num_seeds)])
         for size, error in zip(SIZES, table.mean(0), strict=True):
             print(f"N = {size:5d}: relative error {error:.4f}")
         path = tabular_figures.draw_errors(SIZES, table, pathlib.Path(options.path))
         print(f"figure -> {path}")
-    except (ValueError, flags.Error, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    return cli.run_with(run, options, argv, __doc__ or "")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(main())

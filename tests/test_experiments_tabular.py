@@ -2,10 +2,16 @@
 
 import csv
 import json
+import pathlib
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from experiments import benchmark_tabular, tabular
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 
 def run(*arguments):
@@ -38,6 +44,51 @@ def test_run_writes_metrics_summary_and_figure(tmp_path, capsys):
     assert "20/20" in capsys.readouterr().err  # progress
 
 
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "experiments.tabular", *map(str, arguments)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
+    options = ("--length=6", "--num_seeds=2", "--num_episodes=2000")
+    process = start(*options, f"--workdir={tmp_path / 'stopped'}")
+    seen = ""
+    while "40/2000" not in seen:
+        character = process.stderr.read(1)
+        assert character, seen
+        seen += character
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "the same command goes on" in out
+    stopped = json.loads((tmp_path / "stopped" / "summary.json").read_text())
+    assert 40 <= stopped["num_episodes"] < 2000
+    assert run(*options, f"--workdir={tmp_path / 'stopped'}") == 0
+    assert run(*options, f"--workdir={tmp_path / 'undisturbed'}") == 0
+    metrics = [
+        (tmp_path / name / "metrics.csv").read_bytes() for name in ("stopped", "undisturbed")
+    ]
+    assert metrics[0] == metrics[1]
+
+
+def test_workdir_of_another_run_is_refused_and_more_episodes_are_added(tmp_path, capsys):
+    options = ("--length=3", "--method=psrl", "--num_seeds=1", f"--workdir={tmp_path}")
+    assert run(*options, "--num_episodes=4") == 0
+    before = (tmp_path / "metrics.csv").read_bytes()
+    assert run(*options, "--num_episodes=4", "--risk=0.5") == 2
+    assert "config.agent.risk: 1.0 there, 0.5 now" in capsys.readouterr().err
+    assert (tmp_path / "metrics.csv").read_bytes() == before
+    assert run(*options, "--num_episodes=6") == 0
+    after = (tmp_path / "metrics.csv").read_bytes()
+    assert after.startswith(before)
+    assert after.count(b"\n") == 1 + 6
+
+
 def test_figure_runs_what_is_missing_and_overlays_published_means(tmp_path, capsys):
     published = tmp_path / "published.csv"
     published.write_text("method,length,seed,total_regret,learning_time\npsrl,3,0,5,4\n")
@@ -53,7 +104,7 @@ def test_figure_runs_what_is_missing_and_overlays_published_means(tmp_path, caps
     assert run(*options) == 0
     assert (tmp_path / "runs" / "figure.png").stat().st_size > 0
     assert run(*options) == 0
-    assert capsys.readouterr().out.count("skipped") == 2
+    assert capsys.readouterr().out.count("20 of 20 episodes are done") == 2
 
 
 def test_inspect_draws_heat_maps(tmp_path):
@@ -76,7 +127,7 @@ def test_inspect_draws_heat_maps(tmp_path):
         (["--figure", "--published=missing.csv"], "missing.csv"),
         (["--inspect", "--inspect_episodes=0"], "inspect_episodes must be positive"),
         (["--inspect", "--num_episodes=1", "--inspect_episodes=x"], "must be integers"),
-        (["deep_sea"], "flags must be written --name=value"),
+        (["deep_sea"], "flags look like --name=value"),
         (["--num_episode=5"], "Unknown command line flag"),
         (["--length=ten"], "invalid literal"),
     ],

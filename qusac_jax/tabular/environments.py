@@ -25,7 +25,8 @@ class Environment:
     start: np.ndarray  # [S] distribution of the first state; sums to 1
     horizon: int  # steps after which an episode ends at the latest
     optimal_return: float  # reference for regret: expected undiscounted return per episode
-    solved_return: float | None = None  # an episode with this return counts as solved
+    solved_return: float | None = None  # an episode with this noiseless return counts as solved
+    reward_std: np.ndarray | None = None  # [S, A] of Gaussian noise on rewards; None: no noise
     cells: np.ndarray | None = None  # [S, 2] row and column of each state on a grid
 
     @property
@@ -57,6 +58,7 @@ def from_arrays(
     name: str = "custom",
     optimal_return: float | None = None,
     solved_return: float | None = None,
+    reward_std=None,
     cells=None,
 ) -> Environment:
     """An environment from a user's own MDP.
@@ -71,6 +73,7 @@ def from_arrays(
         optimal_return: expected return per episode that regret is measured against; by default the
             best over policies that may depend on the step.
         solved_return: an episode with at least this return counts as solved; None counts none.
+        reward_std: None or `[S, A]` standard deviations of Gaussian noise on the rewards.
         cells: None or `[S, 2]` row and column of each state, for heat maps.
 
     Returns:
@@ -91,6 +94,17 @@ def from_arrays(
     _checks.check_transition(transition)
     if not np.all(np.isfinite(reward)):
         raise ValueError("reward must be finite, got NaN or infinity; remove those entries")
+    if reward_std is not None:
+        reward_std = np.asarray(reward_std, float)
+        if reward_std.shape != reward.shape:
+            raise ValueError(
+                f"reward_std must have shape [S, A] = {reward.shape}, got {reward_std.shape}"
+            )
+        if not np.all((reward_std >= 0) & np.isfinite(reward_std)):
+            raise ValueError(
+                "reward_std must be finite and not negative, got values from "
+                f"{reward_std.min():.6g} to {reward_std.max():.6g}"
+            )
     if horizon < 1:
         raise ValueError(f"horizon must be at least 1 step, got {horizon}")
     if cells is not None and np.shape(cells) != (num_states, 2):
@@ -105,6 +119,7 @@ def from_arrays(
         horizon=int(horizon),
         optimal_return=optimal_return,
         solved_return=solved_return,
+        reward_std=reward_std,
         cells=None if cells is None else np.asarray(cells),
     )
 
@@ -158,8 +173,9 @@ def deep_sea(length: int, *, stochastic: bool = False) -> Environment:
 
     Args:
         length: L, at least 2; S = L^2.
-        stochastic: whether going right fails with probability 1 / L (it then goes left at the same
-            cost), as in the stochastic variant of bsuite; its reward noise is left out.
+        stochastic: the stochastic variant of bsuite: going right fails with probability 1 / L (it
+            then stays in its column, at the same cost), and rewards in the first and last state of
+            the last row have standard normal noise.
 
     Returns:
         An `Environment`.
@@ -176,14 +192,18 @@ def deep_sea(length: int, *, stochastic: bool = False) -> Environment:
     below = (row + 1) * length
     left = below + np.maximum(column - 1, 0)
     right = below + np.minimum(column + 1, length - 1)
+    failure = 1 / length if stochastic else 0.0
     transition = np.zeros((length**2, 2, length**2))
-    success = 1 - 1 / length if stochastic else 1.0
     transition[inner, 0, left[inner]] = 1.0
-    transition[inner, 1, left[inner]] += 1 - success
-    transition[inner, 1, right[inner]] += success
+    transition[inner, 1, right[inner]] = 1 - failure
+    transition[inner, 1, (below + column)[inner]] += failure
     reward = np.zeros((length**2, 2))
     reward[:, 1] = -0.01 / length
     reward[column == length - 1, 1] += 1.0  # only its last row can be reached in the last column
+    reward_std = None
+    if stochastic:
+        reward_std = np.zeros((length**2, 2))
+        reward_std[[-length, -1]] = 1.0
     return from_arrays(
         transition,
         reward,
@@ -191,6 +211,7 @@ def deep_sea(length: int, *, stochastic: bool = False) -> Environment:
         horizon=length,
         name="deep_sea_stochastic" if stochastic else "deep_sea",
         solved_return=0.5,
+        reward_std=reward_std,
         cells=np.stack([row, column], -1),
     )
 

@@ -3,9 +3,10 @@
 Axes: R seeds, E episodes, S states, A actions, T steps of an episode.
 """
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import chex
@@ -49,6 +50,7 @@ class World(NamedTuple):
     cumulative: jax.Array  # [S, A, S] cumulative transition rows
     transition: jax.Array  # [S, A, S]
     reward: jax.Array  # [S, A]
+    reward_std: jax.Array  # [S, A]
     cumulative_start: jax.Array  # [S]
     start: jax.Array  # [S]
 
@@ -64,13 +66,25 @@ class State(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """What one episode tells."""
+    """What one episode tells; NumPy arrays when they come from the host."""
 
-    episode_return: jax.Array  # [] undiscounted, of the episode that was acted
-    expected_return: jax.Array  # [] exact expectation of it under the episode's policy
-    steps: jax.Array  # [] of policy iteration after the episode
-    iterations: jax.Array  # [] of the solver in the last of these
-    fallbacks: jax.Array  # [] solver calls in it that needed LU
+    episode_return: jax.Array | np.ndarray  # [] undiscounted and noiseless, as it was acted
+    expected_return: jax.Array | np.ndarray  # [] exact expectation of it under the policy
+    steps: jax.Array | np.ndarray  # [] of policy iteration after the episode
+    iterations: jax.Array | np.ndarray  # [] of the solver in the last of these
+    fallbacks: jax.Array | np.ndarray  # [] solver calls in it that needed LU
+
+
+class Progress(NamedTuple):
+    """A run so far: enough to continue it."""
+
+    metrics: Metrics  # [R, E] each, of the E episodes that were done
+    state: State  # leading axis R, after them
+
+    @property
+    def num_episodes(self) -> int:
+        """How many episodes of each seed were done."""
+        return self.metrics.steps.shape[1]
 
 
 class Result(NamedTuple):
@@ -88,6 +102,10 @@ def make_world(environment: Environment, dtype=jnp.float32) -> World:
         cumulative=jnp.asarray(np.cumsum(environment.transition, -1), dtype),
         transition=jnp.asarray(environment.transition, dtype),
         reward=jnp.asarray(environment.reward, dtype),
+        reward_std=jnp.asarray(
+            0 * environment.reward if environment.reward_std is None else environment.reward_std,
+            dtype,
+        ),
         cumulative_start=jnp.asarray(np.cumsum(environment.start), dtype),
         start=jnp.asarray(environment.start, dtype),
     )
@@ -123,6 +141,7 @@ def act(
     """
     policy, num_states = jnp.asarray(policy), len(policy)
     key_start, key_steps = jax.random.split(key)
+    key_noise = jax.random.fold_in(key_steps, 0)
     first = _draw(world.cumulative_start, jax.random.uniform(key_start))
 
     def step(state, uniform):
@@ -135,7 +154,10 @@ def act(
         return next_state, (posterior.Transitions(*observed), is_running)
 
     uniforms = jax.random.uniform(key_steps, (horizon,))
-    return jax.lax.scan(step, first, uniforms)[1]
+    transitions, happened = jax.lax.scan(step, first, uniforms)[1]
+    noise = jax.random.normal(key_noise, (horizon,))
+    noise *= world.reward_std[transitions.state, transitions.action]
+    return transitions._replace(reward=transitions.reward + noise), happened
 
 
 def _draw(cumulative, uniform):
@@ -173,6 +195,7 @@ def episode(world: World, state: State, *, horizon: int, config: Config) -> tupl
     key_act, key_plan, key = jax.random.split(state.key, 3)
     transitions, happened = act(world, state.policy, key_act, horizon=horizon)
     happened = happened.astype(transitions.reward.dtype)
+    noiseless = world.reward[transitions.state, transitions.action]
     belief = posterior.update(
         state.belief,
         transitions,
@@ -181,7 +204,7 @@ def episode(world: World, state: State, *, horizon: int, config: Config) -> tupl
     )
     plan = agents.optimize(belief, state.policy, state.guess, key_plan, config=config.agent)
     metrics = Metrics(
-        episode_return=jnp.sum(happened * transitions.reward),
+        episode_return=jnp.sum(happened * noiseless),
         expected_return=expected_return(world, state.policy, horizon=horizon),
         steps=plan.steps,
         iterations=plan.evaluation.iterations,
@@ -221,49 +244,67 @@ def run_chunk(
     return jax.vmap(run_seed)(state)
 
 
-def run(
-    environment: Environment,
-    seeds: list[int] | range,
-    *,
-    config: Config,
-    on_progress: Callable[[int, State], None] | None = None,
-) -> Result:
-    """Runs an agent for all seeds.
+def begin(environment: Environment, seeds: Sequence[int], *, config: Config) -> Progress:
+    """A run of which nothing is done yet.
 
     Args:
         environment: to act in.
         seeds: R different integers; the result of one does not depend on the others.
         config: of the run.
-        on_progress: called with the number of episodes done and the state (which the next chunk
-            takes away: copy what is to be kept) about `config.num_chunks` times.
 
     Returns:
-        A `Result`; of the episodes that were done, if a `KeyboardInterrupt` came.
+        A `Progress` of no episodes.
 
     Raises:
         ValueError: if there is no seed.
     """
     if not len(seeds):
         raise ValueError("seeds must hold at least one seed, got none")
-    world = make_world(environment)
     states = [init(environment, jax.random.key(seed), config=config) for seed in seeds]
-    state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    nothing = np.zeros((len(seeds), 0), np.float32)
+    counts = nothing.astype(np.int32)
+    return Progress(
+        Metrics(nothing, nothing, counts, counts, counts),
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *states),
+    )
+
+
+def advance(environment: Environment, progress: Progress, *, config: Config) -> Iterator[Progress]:
+    """Goes on with a run and yields it about `config.num_chunks` times in a whole run.
+
+    Stop asking and the run stops; hand the last `Progress` in again and it goes on with the same
+    results as if it had not stopped.
+
+    Args:
+        environment: to act in.
+        progress: from `begin` or from here. Its `state` is donated: copy what is to be kept before
+            the next one is asked for.
+        config: of the run.
+
+    Yields:
+        The run so far, for the last time when all episodes are done.
+    """
+    world = make_world(environment)
     chunk = _chunk_size(config.num_episodes, config.num_chunks)
-    chunks: list[Metrics] = []
-    try:
-        for start in range(0, config.num_episodes, chunk):
-            new_state, metrics = run_chunk(
-                world, state, num_episodes=chunk, horizon=environment.horizon, config=config
-            )
-            chunks.append(jax.device_get(metrics))  # waits, so that an interrupt comes here
-            state = new_state
-            if on_progress is not None:
-                on_progress(start + chunk, state)
-    except KeyboardInterrupt:
-        if not chunks:
-            raise
-    metrics = jax.tree.map(lambda *parts: np.concatenate(parts, 1), *chunks)
-    return Result(metrics, state, *_judge(environment, metrics))
+    metrics, state = progress
+    while (done := metrics.steps.shape[1]) < config.num_episodes:
+        state, new = run_chunk(
+            world,
+            state,
+            num_episodes=min(chunk, config.num_episodes - done),
+            horizon=environment.horizon,
+            config=config,
+        )
+        new = jax.device_get(new)
+        metrics = jax.tree.map(lambda old, new: np.concatenate([old, new], 1), metrics, new)
+        yield Progress(metrics, state)
+
+
+def run(environment: Environment, seeds: Sequence[int], *, config: Config) -> Result:
+    """A whole run: `begin`, all of `advance`, and `judge`."""
+    begun = begin(environment, seeds, config=config)
+    last = collections.deque(advance(environment, begun, config=config), maxlen=1)
+    return judge(environment, last[0])
 
 
 def _chunk_size(num_episodes: int, num_chunks: int) -> int:
@@ -272,13 +313,16 @@ def _chunk_size(num_episodes: int, num_chunks: int) -> int:
     return next(size for size in range(most, 0, -1) if num_episodes % size == 0)
 
 
-def _judge(environment: Environment, metrics: Metrics) -> tuple[np.ndarray, np.ndarray]:
-    """Regret and success of each episode."""
+def judge(environment: Environment, progress: Progress) -> Result:
+    """Regret and success of each episode so far."""
+    metrics = progress.metrics
     if environment.solved_return is None:
         shortfall = environment.optimal_return - np.asarray(metrics.expected_return)
-        return np.maximum(shortfall, 0.0), np.zeros(shortfall.shape, bool)
-    solved = np.asarray(metrics.episode_return) >= environment.solved_return
-    return 1.0 - solved, solved
+        regret, solved = np.maximum(shortfall, 0.0), np.zeros(shortfall.shape, bool)
+    else:
+        solved = np.asarray(metrics.episode_return) >= environment.solved_return
+        regret = 1.0 - solved
+    return Result(metrics, progress.state, regret, solved)
 
 
 def learning_time(solved: np.ndarray) -> np.ndarray:

@@ -41,9 +41,11 @@ def test_deep_sea_pays_only_for_always_right(length):
 
 def test_stochastic_deep_sea_fails_to_go_right_one_time_in_length():
     environment = environments.deep_sea(4, stochastic=True)
-    np.testing.assert_allclose(environment.transition[5, 1, [8, 10]], [0.25, 0.75])
+    np.testing.assert_allclose(environment.transition[5, 1, [9, 10]], [0.25, 0.75])
     np.testing.assert_allclose(environment.transition[5, 0, 8], 1.0)
     np.testing.assert_allclose(environment.transition[0, 1, [4, 5]], [0.25, 0.75])
+    np.testing.assert_allclose(environment.transition[7, 1, 11], 1.0)  # the wall in both cases
+    np.testing.assert_array_equal(np.flatnonzero(environment.reward_std[:, 0]), [12, 15])
     # All of the first L - 1 steps must succeed; the reward of the last is paid for trying.
     np.testing.assert_allclose(environment.optimal_return, 0.75**3 - 0.01, atol=0.01)
 

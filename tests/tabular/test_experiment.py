@@ -78,19 +78,43 @@ def test_seed_axes_agree_and_seeds_are_independent():
     np.testing.assert_array_equal(mapped.regret[1:], alone.regret)
 
 
-def test_interrupt_keeps_what_is_done():
-    def interrupt(done, _):
-        if done == 4:
-            raise KeyboardInterrupt
-
-    result = experiment.run(
-        environments.deep_sea(4),
-        [0],
-        config=config_of("ensemble_mean", 4, num_episodes=10, num_chunks=5),
-        on_progress=interrupt,
+def test_stopped_and_continued_equals_undisturbed():
+    environment = environments.deep_sea(4)
+    config = config_of("exact_ube", 4, num_episodes=10, num_chunks=5)
+    whole = experiment.run(environment, [0, 1], config=config)
+    begun = experiment.begin(environment, [0, 1], config=config)
+    for progress in experiment.advance(environment, begun, config=config):
+        if progress.num_episodes == 4:
+            break
+    part = experiment.judge(environment, progress)
+    assert part.regret.shape == (2, 4)
+    assert part.state.visits.sum() == 2 * 4 * 4
+    *_, progress = experiment.advance(environment, progress, config=config)
+    continued = experiment.judge(environment, progress)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        jax.tree.map(_as_data, continued),
+        jax.tree.map(_as_data, whole),
     )
-    assert result.regret.shape == (1, 4)
-    assert result.state.visits.sum() == 4 * 4
+
+
+def _as_data(x):
+    return jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
+def test_reward_noise_reaches_the_belief_and_not_the_metrics():
+    environment = environments.from_arrays(
+        np.zeros((1, 1, 1)), np.full((1, 1), 2.0), 0, horizon=1, reward_std=np.full((1, 1), 0.5)
+    )
+    world = experiment.make_world(environment)
+    keys = jax.random.split(jax.random.key(4), 4000)
+    act = jax.vmap(lambda key: experiment.act(world, np.zeros(1, int), key, horizon=1)[0])
+    rewards = np.asarray(act(keys).reward)
+    np.testing.assert_allclose([rewards.mean(), rewards.std()], [2.0, 0.5], atol=0.04)
+    config = config_of("psrl", 1, num_episodes=3, noise_precision=4.0)
+    result = experiment.run(environment, [0], config=config)
+    np.testing.assert_array_equal(result.metrics.episode_return, 2.0)
+    assert abs(result.state.belief.reward_mean[0, 0, 0] - 2.0) > 1e-3
 
 
 def test_learning_time_by_hand():
