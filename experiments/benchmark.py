@@ -119,6 +119,7 @@ def _mlp_flops(inputs: int, hidden: tuple[int, ...], outputs: int) -> int:
 def time_agent(config: Config, task: agent.Task) -> dict[str, float]:
     """Medians for one configuration on random data."""
     num_seeds = _NUM_SEEDS.value
+    compilations = cli.CompilationCounter()
 
     def mapped(function: Callable[..., Any], donate: tuple[int, ...] = (0,)) -> Any:
         function = functools.partial(function, config=config, task=task)
@@ -147,7 +148,7 @@ def time_agent(config: Config, task: agent.Task) -> dict[str, float]:
         "updates_per_second": num_seeds * config.updates_per_step / seconds,
         "flop_per_update": update_flops(config, task),
         "refresh_seconds": refresh_times[-1] if refresh_times else 0.0,
-        "compilations": train_step._cache_size() + refresh._cache_size(),
+        "compilations": compilations["train_step"] + compilations["refresh"],
     }
 
 

@@ -1,5 +1,6 @@
-"""What the command-line programs share: exit codes, devices, signals."""
+"""What the command-line programs share: exit codes, devices, signals, compilations."""
 
+import collections
 import contextlib
 import dataclasses
 import signal
@@ -90,6 +91,24 @@ def select_device(kind: str) -> list[Any]:
             f"device {kind!r} is not there or its jax plugin is not installed; use --device=cpu, "
             "or install the extra 'cuda' or 'tpu'"
         ) from error
+
+
+class CompilationCounter:
+    """How often XLA compiled each jitted function, from when it is made."""
+
+    def __init__(self) -> None:
+        """Listens to JAX from now on."""
+        self._counts: collections.Counter[str] = collections.Counter()
+        jax.monitoring.register_event_duration_secs_listener(self._note)
+
+    def __getitem__(self, name: str) -> int:
+        """Of the functions of that name."""
+        return self._counts[f"jit({name})"]
+
+    def _note(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del duration_secs
+        if event == "/jax/core/compile/backend_compile_duration":
+            self._counts[str(kwargs.get("fun_name"))] += 1
 
 
 @contextlib.contextmanager

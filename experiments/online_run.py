@@ -17,6 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import plot
+from experiments.cli import CompilationCounter
 from experiments.evaluation import Evaluation, evaluate
 from experiments.run_directory import RunDirectory
 from qusac_jax import environments
@@ -66,9 +67,18 @@ class OnlineRun:
         task = agent.Task(spec.observation_size, spec.action_size, environments.termination_fn(env))
         self._task = task
         self._checkpointer = Checkpointer(directory.checkpoints)
+        self._compilations = CompilationCounter()
+
+        # With several devices, the same for inputs and outputs: what a function returns then fits
+        # what the next call expects, and nothing is compiled twice.
+        sharding = _seed_sharding(len(self._seeds), devices)
+        placed: dict[str, Any] = {}
+        if sharding is not None:
+            placed = {"in_shardings": sharding, "out_shardings": sharding}
 
         def mapped(function: Callable[..., Any], donate: tuple[int, ...] = (0,), **static: Any):
-            return jax.jit(jax.vmap(functools.partial(function, **static)), donate_argnums=donate)
+            batched = jax.vmap(functools.partial(function, **static))
+            return jax.jit(batched, donate_argnums=donate, **placed)
 
         self._collect = mapped(agent.collect, config=config, task=task)
         self._train_step = mapped(agent.train_step, config=config, task=task)
@@ -79,7 +89,7 @@ class OnlineRun:
         # Seed s gives the same run alone and among others: its keys depend on s only.
         keys = jax.vmap(jax.random.key)(jnp.asarray(self._seeds))
         init = mapped(agent.init, (), config=config, task=task)
-        self._state: agent.TrainState = _spread_seeds(init(keys), devices)
+        self._state: agent.TrainState = init(keys)
         self.step = 0
         self._observation = self._env.reset()
         first_keys = jax.vmap(lambda k: jax.random.fold_in(k, 1))(keys)
@@ -215,10 +225,8 @@ class OnlineRun:
 
         `act` counts two: drawing the first action, and the mean action.
         """
-        return {
-            name: getattr(self, f"_{name}")._cache_size()
-            for name in ("collect", "train_step", "refresh", "diagnose", "act")
-        }
+        names = ("collect", "train_step", "refresh", "diagnose", "act")
+        return {name: self._compilations[name] for name in names}
 
     def _environment_step(self) -> dict[str, jax.Array]:
         """One step of every environment and what follows from it; returns update metrics."""
@@ -352,11 +360,9 @@ class OnlineRun:
         self._checkpointer.save(self.step, self._state, self._host_state(), metadata)
 
 
-def _spread_seeds(state: agent.TrainState, devices: Sequence[Any]) -> agent.TrainState:
-    """The state with its seed axis spread over the devices, if they divide it evenly."""
-    if len(devices) == 1 or len(state.key) % len(devices):
-        return state
+def _seed_sharding(num_seeds: int, devices: Sequence[Any]) -> jax.sharding.NamedSharding | None:
+    """The leading axis spread over the devices, if they divide it evenly; None for one device."""
+    if len(devices) == 1 or num_seeds % len(devices):
+        return None
     mesh = jax.sharding.Mesh(np.asarray(devices), ("seeds",))
-    return jax.device_put(
-        state, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("seeds"))
-    )
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("seeds"))

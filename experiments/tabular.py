@@ -190,10 +190,11 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
         "seconds_per_episode": _seconds_per_episode(ticks, len(seeds)),
     }
     directory.write_summary(summary)
-    print(
-        f"{label}: total regret {np.mean(summary['total_regret']):.1f}, learning time "
-        f"{_mean_learning_time(summary['learning_time'])} -> {workdir}"
-    )
+    learned = ""
+    if environment.solved_return is not None:
+        learned = f", learning time {_mean_learning_time(summary['learning_time'])}"
+    regret = np.mean(summary["total_regret"])
+    print(f"{label}: total regret {regret:.1f}{learned} -> {workdir}")
     if stopped_by is not None:
         print(f"stopped after {progress.num_episodes} episodes; the same command goes on")
     return stopped_by

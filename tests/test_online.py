@@ -40,18 +40,20 @@ TINY = [
 ]
 
 
-def start(*arguments):
+def start(*arguments, num_devices=1):
+    count = f" --xla_force_host_platform_device_count={num_devices}"
     return subprocess.Popen(
         [sys.executable, "-m", "experiments.online", *arguments],
         cwd=ROOT,
+        env={**os.environ, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + count},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def run(*arguments):
-    process = start(*arguments)
+def run(*arguments, **options):
+    process = start(*arguments, **options)
     out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
@@ -98,6 +100,22 @@ def test_a_run_compiles_each_function_once(finished):
     summary = json.loads((finished / "summary.json").read_text())
     once = {name: 1 for name in ("collect", "train_step", "refresh", "diagnose")}
     assert summary["compilations"] == {**once, "act": 2}  # a first draw, and the mean action
+
+
+def test_seeds_on_two_devices_are_those_on_one(finished, tmp_path):
+    code, out, err = run(*TINY, f"--workdir={tmp_path}/run", num_devices=2)
+    assert code == 0, out + err
+    there, here = (
+        np.genfromtxt(path / "metrics.csv", delimiter=",", names=True)
+        for path in (finished, tmp_path / "run")
+    )
+    for name in there.dtype.names:
+        np.testing.assert_allclose(here[name], there[name], rtol=1e-3, atol=1e-4, err_msg=name)
+    compilations = [
+        json.loads((path / "summary.json").read_text())["compilations"]
+        for path in (finished, tmp_path / "run")
+    ]
+    assert compilations[0] == compilations[1]
 
 
 def test_divergence_stops_the_run_and_names_the_quantity(tmp_path):
