@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+EXTRAS ?= [plots,video,test,dev]
 # For example: make online ARGS="--env=pendulum --num_steps=20000"
 ARGS ?=
 
@@ -28,7 +29,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	  || { echo "qusac_jax needs Python 3.11 or newer; name one with PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plots,video,test,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.$(EXTRAS)'
 	touch $@
 
 clean:
