@@ -3,6 +3,8 @@
 import collections
 import contextlib
 import dataclasses
+import difflib
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +15,7 @@ import jax
 import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_dict as config_dict_lib
+from ml_collections import config_flags
 
 
 def run(main: Callable[[], int | None]) -> None:
@@ -23,6 +26,8 @@ def run(main: Callable[[], int | None]) -> None:
             return flags.FLAGS(argv)
         except (flags.Error, ValueError, TypeError) as error:
             _fail(error)
+        except SystemExit:  # absl calls it a mistake to ask for --help
+            sys.exit(0)
 
     def guarded(argv: Sequence[str]) -> int | None:
         # Orbax and JAX report every file and backend that they try; --verbosity=0 shows that.
@@ -32,7 +37,7 @@ def run(main: Callable[[], int | None]) -> None:
             _fail(ValueError(f"arguments {argv[1:]} are not flags; flags look like --env=pendulum"))
         try:
             return main()
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             _fail(error)
 
     app.run(guarded, flags_parser=parse)
@@ -86,7 +91,7 @@ def select_device(kind: str) -> list[Any]:
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(kind, kind))
     try:
         return jax.devices()
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:  # the latter from jax without any plugin
         raise ValueError(
             f"device {kind!r} is not there or its jax plugin is not installed; use --device=cpu, "
             "or install the extra 'cuda' or 'tpu'"
@@ -134,8 +139,36 @@ def stop_signals() -> Iterator[Callable[[], int | None]]:
             signal.signal(number, handler)
 
 
-def config_dict(config: Any) -> ml_collections.ConfigDict:
-    """A dataclass as the ConfigDict behind `--config.FIELD` flags."""
+def define_config(name: str, config: Any, about: str) -> None:
+    """Defines `--NAME.FIELD` flags for the fields of a dataclass.
+
+    Called when a program is imported, before `run` can catch anything: `ml_collections` looks at
+    the command line at once. A field that does not exist, or a tuple given twice (its values would
+    be joined), ends the program with code 2.
+
+    Args:
+        name: of the group of flags.
+        config: a dataclass with the defaults.
+        about: what `--help` says.
+    """
+    known = [field.name for field in dataclasses.fields(config)]
+    given: list[str] = []
+    for argument in sys.argv[1:]:
+        match = re.match(rf"--?(?:no)?{name}\.(\w+)", argument)
+        if match is None:
+            continue
+        field = match[1]
+        if field not in known:
+            close = difflib.get_close_matches(field, known)
+            near = f" (near: {', '.join(close)})" if close else ""
+            _fail(ValueError(f"--{name}.{field} is no hyperparameter{near}; see Config"))
+        if field in given and isinstance(getattr(config, field), tuple):
+            _fail(ValueError(f"--{name}.{field} is given twice; leave one out"))
+        given.append(field)
+    config_flags.DEFINE_config_dict(name, _config_dict(config), about)
+
+
+def _config_dict(config: Any) -> ml_collections.ConfigDict:
     content = ml_collections.ConfigDict(dataclasses.asdict(config))
     for field in dataclasses.fields(config):
         if getattr(config, field.name) is None:

@@ -29,10 +29,16 @@ _METHOD = flags.DEFINE_string(
 )
 _PRESET = flags.DEFINE_string("preset", "qusac", f"algorithm: {', '.join(presets.PRESETS)}")
 _NUM_STEPS = flags.DEFINE_integer("num_steps", 500_000, "environment steps per seed")
-_SEED = flags.DEFINE_integer("seed", 0, "first seed", lower_bound=0)
+_SEED = flags.DEFINE_integer("seed", 0, "first seed", lower_bound=0, upper_bound=2**31 - 1)
 _NUM_SEEDS = flags.DEFINE_integer("num_seeds", 1, "seeds trained together: seed, seed + 1, ...")
 _WORKDIR = flags.DEFINE_string("workdir", None, "default runs/ENV-METHOD-DATE")
 _ACTION_COST = flags.DEFINE_float("action_cost", None, "rho; default the paper's for its tasks")
+_TERMINATION = flags.DEFINE_enum(
+    "termination",
+    None,
+    list(environments.TERMINATIONS),
+    "when an episode ends, for rollouts of the model; known for dmc: and Gymnasium's own tasks",
+)
 _EVAL_EVERY = flags.DEFINE_integer("eval_every", 1_000, "environment steps between evaluations")
 _EVAL_EPISODES = flags.DEFINE_integer("eval_episodes", 5, "episodes per evaluation and seed")
 _CHECKPOINT_EVERY = flags.DEFINE_integer("checkpoint_every", 5_000, "steps between checkpoints")
@@ -46,9 +52,7 @@ _DEVICE = flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "wh
 _VIDEO = flags.DEFINE_boolean("video", False, "write an mp4 of an episode at the end")
 # A placeholder value per field: only what the command line sets is taken from it, so that presets
 # keep their own defaults.
-config_flags.DEFINE_config_dict(
-    "config", cli.config_dict(Config()), "hyperparameters, --config.FIELD=VALUE"
-)
+cli.define_config("config", Config(), "hyperparameters, --config.FIELD=VALUE")
 
 
 def main() -> int | None:
@@ -63,6 +67,7 @@ def main() -> int | None:
     date = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     name = f"{_ENV.value.replace(':', '_').replace('/', '_')}-{label}-{date}"
     workdir = pathlib.Path(_WORKDIR.value or pathlib.Path("runs") / name)
+    _check_environment(config)
     directory = RunDirectory(
         workdir,
         {
@@ -73,6 +78,7 @@ def main() -> int | None:
             "num_seeds": _NUM_SEEDS.value,
             "num_steps": _NUM_STEPS.value,
             "action_cost": spec.action_cost,
+            **({"termination": _TERMINATION.value} if _TERMINATION.value else {}),
             "eval_every": _EVAL_EVERY.value,
             "eval_episodes": _EVAL_EPISODES.value,
             "checkpoint_every": _CHECKPOINT_EVERY.value,
@@ -88,6 +94,7 @@ def main() -> int | None:
         seeds=range(_SEED.value, _SEED.value + _NUM_SEEDS.value),
         num_steps=_NUM_STEPS.value,
         action_cost=spec.action_cost,
+        termination=_termination(config),
         eval_every=_EVAL_EVERY.value,
         eval_episodes=_EVAL_EPISODES.value,
         checkpoint_every=_CHECKPOINT_EVERY.value,
@@ -107,10 +114,33 @@ def main() -> int | None:
             "num_seeds": _NUM_SEEDS.value,
         }
     )
-    if _VIDEO.value:
-        run.record_video(directory.path / "episode.mp4")
     print(f"done: summary.json, learning_curve.png and policy are in {workdir}")
+    if _VIDEO.value:
+        try:
+            run.record_video(directory.path / "episode.mp4")
+        except RuntimeError as error:
+            raise ValueError(f"video: {error}") from error
     return None
+
+
+def _check_environment(config: Config) -> None:
+    """Raises `ValueError` for what would end a run later: before a directory is made for it."""
+    _termination(config)
+    env = environments.VectorEnvironment(_ENV.value, [_SEED.value])
+    env.reset()
+    env.state()
+    env.close()
+    if _VIDEO.value:
+        try:
+            environments.check_video_packages()
+        except RuntimeError as error:
+            raise ValueError(f"video: {error}") from error
+
+
+def _termination(config: Config) -> environments.TerminationFn:
+    if _TERMINATION.value is None and not config.uses_model:
+        return environments.TERMINATIONS["never"]  # only rollouts of a model ask
+    return environments.termination_fn(_ENV.value, _TERMINATION.value)
 
 
 def _config() -> Config:

@@ -43,6 +43,7 @@ class OnlineRun:
         seeds: Sequence[int],
         num_steps: int,
         action_cost: float,
+        termination: environments.TerminationFn,
         eval_every: int,
         eval_episodes: int,
         checkpoint_every: int,
@@ -60,11 +61,15 @@ class OnlineRun:
         self._env = environments.VectorEnvironment(env, self._seeds, action_cost=action_cost)
         self._eval_env = environments.VectorEnvironment(
             env,
-            [_EVAL_SEED_OFFSET * (s + 1) + e for s in self._seeds for e in range(eval_episodes)],
+            [
+                (_EVAL_SEED_OFFSET * (s + 1) + e) % 2**32
+                for s in self._seeds
+                for e in range(eval_episodes)
+            ],
             action_cost=action_cost,
         )
         spec = self._env.spec
-        task = agent.Task(spec.observation_size, spec.action_size, environments.termination_fn(env))
+        task = agent.Task(spec.observation_size, spec.action_size, termination)
         self._task = task
         self._checkpointer = Checkpointer(directory.checkpoints)
         self._compilations = CompilationCounter()
@@ -83,20 +88,21 @@ class OnlineRun:
         self._collect = mapped(agent.collect, config=config, task=task)
         self._train_step = mapped(agent.train_step, config=config, task=task)
         self._refresh = mapped(agent.refresh, config=config, task=task)
-        self._diagnose = mapped(agent.diagnose, (), config=config)
+        self._diagnose = mapped(agent.diagnose, (), config=config, task=task)
         self._act = mapped(agent.act, (), config=config, task=task)
 
         # Seed s gives the same run alone and among others: its keys depend on s only.
-        keys = jax.vmap(jax.random.key)(jnp.asarray(self._seeds))
+        keys = jax.vmap(lambda seed: jax.random.split(jax.random.key(seed), 3))(
+            jnp.asarray(self._seeds)
+        )
         init = mapped(agent.init, (), config=config, task=task)
-        self._state: agent.TrainState = init(keys)
+        self._state: agent.TrainState = init(keys[:, 0])
         self.step = 0
         self._observation = self._env.reset()
-        first_keys = jax.vmap(lambda k: jax.random.fold_in(k, 1))(keys)
         self._action = np.asarray(
-            self._act(self._state.learner.actor, self._observation, first_keys)
+            self._act(self._state.learner.actor, self._observation, keys[:, 1])
         )
-        self._diagnosis_keys = jax.vmap(lambda k: jax.random.fold_in(k, 2))(keys)
+        self._diagnosis_keys = keys[:, 2]
         num_seeds = len(self._seeds)
         self._fit_mse = np.full((num_seeds, config.num_members), np.nan, np.float32)
         self._fit_epochs = np.zeros(num_seeds, np.int32)
@@ -117,8 +123,14 @@ class OnlineRun:
         steps = self._checkpointer.steps()
         if not steps:
             if self._directory.metrics_size():
+                if mode == "never" or self._directory.read_summary():
+                    raise ValueError(
+                        f"{self._directory.path} has results, but no checkpoint to continue from; "
+                        "put its checkpoints back, or choose another workdir"
+                    )
                 # Killed before the first checkpoint: everything happens again.
                 self._directory.rewind(0, 0)
+            self._directory.accept()
             return
         if mode == "never":
             raise ValueError(
@@ -131,6 +143,12 @@ class OnlineRun:
             else self._checkpointer.restore
         )
         restored = restore(self._state, self._host_state())
+        if restored.step > self._num_steps:
+            raise ValueError(
+                f"num_steps is {self._num_steps}, but {restored.step} steps are done in "
+                f"{self._directory.path}; use --num_steps={restored.step} or more"
+            )
+        self._directory.accept()
         self._directory.rewind(restored.metadata["metrics_size"], restored.step)
         self._checkpointer.delete_after(restored.step)
         self._state, host = restored.device, restored.host
@@ -191,6 +209,13 @@ class OnlineRun:
         )
         final = self._run_episodes()
         rate = self._learning_steps / self._learning_seconds if self._learning_steps else 0.0
+        speed = {
+            "updates_per_second": rate * config.updates_per_step * len(self._seeds),
+            "compilations": self.compilations(),
+        }
+        if not self._learning_steps:  # where it was finished before, what was measured then stays
+            old = self._directory.read_summary()
+            speed |= {name: old[name] for name in speed if name in old}
         self._directory.write_summary(
             {
                 **about,
@@ -199,8 +224,7 @@ class OnlineRun:
                 "final_returns": final.episode_return.mean(1).tolist(),
                 "final_task_returns": final.episode_task_return.mean(1).tolist(),
                 "rewarded_steps": self._rewarded_steps.tolist(),
-                "updates_per_second": rate * config.updates_per_step * len(self._seeds),
-                "compilations": self.compilations(),
+                **speed,
             }
         )
         plot.plot_learning_curves(

@@ -147,11 +147,13 @@ def _draw_curves(
             for handle, text in zip(*panel.get_legend_handles_labels(), strict=True)
         }
         ordered = [label for label in styles if label in handles]
+        # A legend wider than its figure is cut off: about this many inches per entry.
+        entry = 0.7 + 0.08 * max(map(len, ordered))
         figure.legend(
             [handles[label] for label in ordered],
             ordered,
             loc="outside lower center",
-            ncols=min(len(ordered), 5),
+            ncols=min(len(ordered), max(1, int(figure.get_figwidth() / entry))),
         )
         figure.savefig(path)
     return [summary for per_env in summaries.values() for summary in per_env]

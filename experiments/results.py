@@ -9,10 +9,13 @@ import io
 import json
 import os
 import pathlib
+import sys
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from qusac_jax.qusac import presets
 
 SUITE_MAX_RETURN = 1000.0  # 1000 steps with rewards in [0, 1]
 _REQUIRED_COLUMNS = ("step", "seed", "eval_return", "eval_task_return")
@@ -62,7 +65,11 @@ def read_runs(
     y: str = "eval_return",
     smooth: int = 1,
 ) -> list[Curve]:
-    """The curves of all seeds of all runs; directories that are no runs are passed over.
+    """The curves of all seeds of all runs.
+
+    Directories that are no runs are passed over; broken runs and seeds that were read already are
+    too, with a warning. Runs of one task and method whose settings differ are told apart in their
+    labels.
 
     Args:
         run_directories: what `runs/*` expands to.
@@ -71,20 +78,66 @@ def read_runs(
         smooth: number of evaluations in the moving average (the last ones), >= 1.
 
     Raises:
-        ValueError: if there is no run with an evaluation, or a file is not as it should be.
+        ValueError: if there is no run with an evaluation.
     """
     if smooth < 1:
         raise ValueError(f"smooth must be at least 1, got {smooth}; 1 draws the values as they are")
     paths = [pathlib.Path(path) for path in run_directories]
     found = [path for path in paths if (path / "config.json").is_file()]
-    curves = [curve for path in found for curve in _read_run(path, x, y, smooth)]
+    curves: list[Curve] = []
+    settings: dict[pathlib.Path, dict[str, Any]] = {}
+    problems = []
+    for path in found:
+        try:
+            config = _read_config(path / "config.json")
+            curves += _read_run(path, config, x, y, smooth)
+            settings[path] = _settings(config)
+        except ValueError as error:
+            problems.append(str(error))
     if not curves:
         what = f"{len(found)} runs without an evaluation yet" if found else "no run"
         raise ValueError(
-            f"runs: found {what} in {', '.join(map(str, paths)) or 'no directories'}; name "
+            "; ".join(problems)
+            or f"runs: found {what} in {', '.join(map(str, paths)) or 'no directories'}; name "
             "directories with config.json and metrics.csv, for example runs/*"
         )
-    return curves
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    return _without_repeats(_told_apart(curves, settings))
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """What makes runs of one task and method different things."""
+    inner = config.get("config")
+    fields = dict(inner) if isinstance(inner, dict) else {}
+    return fields | {name: config.get(name) for name in ("action_cost", "termination")}
+
+
+def _told_apart(curves: list[Curve], settings: dict[pathlib.Path, dict[str, Any]]) -> list[Curve]:
+    together: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for curve in curves:
+        together.setdefault((curve.env, curve.label), []).append(settings[curve.run])
+    relabelled = []
+    for curve in curves:
+        others, own = together[curve.env, curve.label], settings[curve.run]
+        names = sorted({name for other in others for name in other})
+        differing = [n for n in names if any(other.get(n) != own.get(n) for other in others)]
+        label = " ".join([curve.label, *(f"{name}={own.get(name)}" for name in differing)])
+        relabelled.append(curve._replace(label=label))
+    return relabelled
+
+
+def _without_repeats(curves: list[Curve]) -> list[Curve]:
+    kept: dict[tuple[str, str, int], Curve] = {}
+    for curve in curves:
+        first = kept.setdefault((curve.env, curve.label, curve.seed), curve)
+        if first is not curve:
+            print(
+                f"warning: runs: seed {curve.seed} of {curve.env} {curve.label} is in {first.run} "
+                f"and {curve.run}; the latter is left out",
+                file=sys.stderr,
+            )
+    return list(kept.values())
 
 
 def group(curves: Iterable[Curve]) -> dict[str, dict[str, list[Curve]]]:
@@ -167,7 +220,7 @@ def aggregate(
     except Exception as error:  # what breaks is below it, and fails in many ways
         raise ValueError(
             f"the aggregate over tasks needs rliable, which cannot be imported ({error}); install "
-            "the extra with: pip install 'qusac_jax[plots]'"
+            "the extra with: pip install -e '.[plots]'"
         ) from error
 
     def statistics(values: np.ndarray) -> np.ndarray:
@@ -208,10 +261,14 @@ def _normalize(env: str, by_label: dict[str, list[Curve]]):
     return lambda returns: (returns - low) / (spread or 1.0)
 
 
-def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
-    config = _read_config(path / "config.json")
+def _read_run(
+    path: pathlib.Path, config: dict[str, Any], x: str, y: str, smooth: int
+) -> list[Curve]:
     preset, method = config["preset"], config["method"]
+    own_method = presets.PRESETS[preset].method if preset in presets.PRESETS else method
     label = method if preset == "qusac" else preset
+    if preset != "qusac" and method != own_method:
+        label = f"{preset} {method}"
     columns = _read_metrics(path / "metrics.csv", {x, y, *_REQUIRED_COLUMNS})
     curves = []
     for seed in np.unique(columns["seed"]):
@@ -234,11 +291,13 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
     return curves
 
 
-def _read_config(path: pathlib.Path) -> dict[str, str]:
+def _read_config(path: pathlib.Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text())
-        missing = [key for key in _REQUIRED_KEYS if key not in config]
-    except (OSError, ValueError, TypeError) as error:
+        if not isinstance(config, dict):
+            raise ValueError("it is not a JSON object")
+        missing = [key for key in _REQUIRED_KEYS if not isinstance(config.get(key), str)]
+    except (OSError, ValueError) as error:
         raise ValueError(f"runs: {path} cannot be read ({error}); leave this run out") from error
     if missing:
         raise ValueError(f"runs: {path} has no {', '.join(missing)}; leave this run out")
@@ -246,7 +305,10 @@ def _read_config(path: pathlib.Path) -> dict[str, str]:
 
 
 def _read_metrics(path: pathlib.Path, wanted: set[str]) -> dict[str, np.ndarray]:
-    text = path.read_text() if path.is_file() else ""
+    try:
+        text = path.read_text() if path.is_file() else ""
+    except (OSError, ValueError) as error:
+        raise ValueError(f"runs: {path} cannot be read ({error}); leave this run out") from error
     # A run that was killed, or is being written, may end in the middle of a line.
     complete = text[: text.rfind("\n") + 1]
     rows = csv.reader(io.StringIO(complete))

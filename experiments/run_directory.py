@@ -1,6 +1,7 @@
 """The files of a run: config.json, metrics.csv, TensorBoard events, summary.json."""
 
 import csv
+import fcntl
 import importlib.metadata
 import io
 import json
@@ -8,7 +9,7 @@ import math
 import os
 import pathlib
 import subprocess
-from typing import Any
+from typing import IO, Any
 
 import jax
 import tensorboardX
@@ -27,6 +28,7 @@ _PACKAGES = [
     "orbax-checkpoint",
     "numpy",
 ]
+_LOCK = ".lock"
 # What may differ when a run is continued; everything else decides its results.
 _FREE = ("num_steps", "num_episodes", "device", "versions", "git_commit", "checkpoint_every")
 
@@ -42,15 +44,16 @@ class RunDirectory:
             config: JSON-compatible values that define the run.
 
         Raises:
-            ValueError: if it belongs to a run with other values, or holds other files.
+            ValueError: if it belongs to a run with other values, holds other files, cannot be
+                written, or another process is writing to it.
         """
         self.path = pathlib.Path(path).absolute()
         self._tensorboard: tensorboardX.SummaryWriter | None = None
-        config = json.loads(json.dumps(config))
+        self._config = config = json.loads(json.dumps(config))
         existing = self.path / "config.json"
         if existing.is_file():
             _check_same(self.path, _read_json(existing), config)
-        elif self.path.is_dir() and any(self.path.iterdir()):
+        elif self.path.is_dir() and any(p.name != _LOCK for p in self.path.iterdir()):
             raise ValueError(
                 f"workdir {str(path)!r} exists, is not empty and holds no config.json; "
                 "choose another, or empty it"
@@ -59,9 +62,15 @@ class RunDirectory:
             raise ValueError(f"workdir {str(path)!r} is a file; choose a directory")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            _write_json(existing, config)
+            self._lock = _lock(self.path)
+            if not existing.is_file():
+                _write_json(existing, config)
         except OSError as error:
             raise ValueError(f"workdir {str(path)!r} cannot be written: {error}") from error
+
+    def accept(self) -> None:
+        """Writes the new config.json, once it is clear that the run goes on with it."""
+        _write_json(self.path / "config.json", self._config)
 
     @property
     def checkpoints(self) -> pathlib.Path:
@@ -143,6 +152,7 @@ class RunDirectory:
         """Closes the event file."""
         if self._tensorboard is not None:
             self._tensorboard.close()
+        self._lock.close()
 
 
 def describe_program() -> dict[str, Any]:
@@ -174,6 +184,19 @@ def _git_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def _lock(path: pathlib.Path) -> IO[str]:
+    """A file that is locked as long as it is open, also when the process is killed."""
+    file = (path / _LOCK).open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise ValueError(
+            f"workdir {str(path)!r} is in use by another process; wait for it, or choose another"
+        ) from error
+    return file
 
 
 def _check_same(path: pathlib.Path, old: Any, new: dict[str, Any]) -> None:

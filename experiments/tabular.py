@@ -156,7 +156,18 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
     begun = experiment.begin(environment, seeds, config=config)
     if checkpointer.steps():
         begun = _restore(checkpointer, begun, options.resume)
+        if begun.num_episodes > config.num_episodes:
+            raise ValueError(
+                f"num_episodes is {config.num_episodes}, but {begun.num_episodes} are done in "
+                f"{workdir}; use --num_episodes={begun.num_episodes} or more"
+            )
         print(f"{workdir}: {begun.num_episodes} of {config.num_episodes} episodes are done")
+    elif directory.read_summary():
+        raise ValueError(
+            f"{workdir} has results, but no checkpoint to continue from; put its checkpoints back, "
+            "or choose another workdir"
+        )
+    directory.accept()
     label = f"{environment.name} {length} {method}" if length else f"{environment.name} {method}"
     progress, stopped_by, ticks = begun, None, []
     saved_at = time.perf_counter()
@@ -173,7 +184,9 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
                 saved_at = time.perf_counter()
         _save(checkpointer, progress)
     checkpointer.close()
-    if not ticks and directory.read_summary().get("num_episodes") == progress.num_episodes:
+    is_written = directory.read_summary().get("num_episodes") == progress.num_episodes
+    if not ticks and is_written and (workdir / "metrics.csv").is_file():
+        directory.close()
         return None
     result = experiment.judge(environment, progress)
     write_metrics(workdir / "metrics.csv", seeds, result)
@@ -189,7 +202,9 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
         "learning_time": [None if math.isnan(episode) else episode for episode in learning_time],
         "seconds_per_episode": _seconds_per_episode(ticks, len(seeds)),
     }
-    directory.write_summary(summary)
+    if ticks or not is_written:
+        directory.write_summary(summary)
+    directory.close()
     learned = ""
     if environment.solved_return is not None:
         learned = f", learning time {_mean_learning_time(summary['learning_time'])}"
@@ -218,6 +233,7 @@ def _restore(
     restore = checkpointer.restore_latest_good if mode == "latest_good" else checkpointer.restore
     like = jax.tree.map(lambda array: np.zeros((len(array), 1), array.dtype), nothing.metrics)
     restored = restore(nothing.state, like)
+    checkpointer.delete_after(restored.step)
     return experiment.Progress(restored.host, restored.device)
 
 
@@ -269,18 +285,25 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
     """
     is_sea = options.env.startswith("deep_sea")
     lengths = _integers("lengths", options.lengths) if is_sea else [0]
+    for name, values in (("methods", options.methods), ("lengths", lengths)):
+        if not values:
+            raise ValueError(f"{name} must name at least one to compare, got none")
     for method in options.methods:
         for length in lengths:  # mistakes show before the work starts
             make_config(options, method=method, length=length)
             make_environment(options.env, length)
-    published = tabular_figures.read_published(options.published) if options.published else None
+    published = None
+    if options.published:
+        axis = "length" if is_sea else "episode"
+        published = tabular_figures.read_published(options.published, axis)
+    places = []
     for length in lengths:
         for method in options.methods:
-            place = workdir / (f"{method}_{length}" if is_sea else method)
-            signal_number = run_one(options, method=method, length=length, workdir=place)
+            places.append(workdir / (f"{method}_{length}" if is_sea else method))
+            signal_number = run_one(options, method=method, length=length, workdir=places[-1])
             if signal_number is not None:
                 return signal_number
-    runs = tabular_figures.read_runs(workdir)
+    runs = tabular_figures.read_runs(places)
     draw = tabular_figures.draw_deep_sea if is_sea else tabular_figures.draw_rooms
     print(f"figure -> {draw(runs, published, workdir / 'figure.png')}")
     return None
@@ -293,8 +316,11 @@ def run_inspect(options, workdir: pathlib.Path) -> None:
         raise ValueError(f"inspect_episodes must be positive, got {options.inspect_episodes}")
     length = options.length if options.env != "seven_room" else 0
     environment = make_environment(options.env, length)
+    if (workdir / "config.json").exists():
+        raise ValueError(f"workdir {str(workdir)!r} belongs to a run; choose another for heat maps")
     options.num_episodes = moments[-1]
     config = make_config(options, method=options.method, length=length)
+    workdir.mkdir(parents=True, exist_ok=True)
     chunk = math.gcd(*moments)
     config = dataclasses.replace(config, num_chunks=moments[-1] // chunk)
     begun = experiment.begin(environment, [options.seed], config=config)
@@ -312,7 +338,6 @@ def run_inspect(options, workdir: pathlib.Path) -> None:
                     done, *jax.device_get((one.policy, one.visits, *evaluation[:3]))
                 )
                 seen.append(look)
-    workdir.mkdir(parents=True, exist_ok=True)
     title = f"{environment.name}, {options.method}"
     path = tabular_figures.draw_looks(environment, seen, workdir / "inspect.png", title)
     print(f"heat maps -> {path}")
@@ -327,7 +352,11 @@ def _integers(name: str, texts: list[str]) -> list[int]:
 
 def run(options) -> int:
     """Does what the flags ask for; returns the exit code."""
+    if options.figure and options.inspect:
+        raise ValueError("figure and inspect are two programs; leave one of the flags out")
     if options.env == "toy":
+        if options.figure or options.inspect:
+            raise ValueError("env 'toy' prints a table; leave --figure and --inspect out")
         print_toy()
         return 0
     if options.env not in ENVIRONMENTS:
@@ -347,7 +376,7 @@ def run(options) -> int:
     else:
         length = options.length if is_sea else 0
         signal_number = run_one(options, method=options.method, length=length, workdir=workdir)
-        runs = tabular_figures.read_runs(workdir)
+        runs = tabular_figures.read_runs([workdir])
         print(f"figure -> {tabular_figures.draw_regret(runs, workdir / 'regret.png')}")
     return 0 if signal_number is None else 128 + signal_number
 

@@ -4,6 +4,7 @@ import csv
 import json
 import pathlib
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,27 +38,46 @@ class Look(NamedTuple):
     local: np.ndarray  # [S, A]
 
 
-def read_runs(workdir: pathlib.Path) -> list[Run]:
-    """All runs in a directory and below it."""
+def read_runs(workdirs: Iterable[pathlib.Path]) -> list[Run]:
+    """The finished runs in the directories."""
     runs = []
-    for path in sorted(workdir.glob("**/summary.json")):
-        summary = json.loads(path.read_text())
-        with (path.parent / "metrics.csv").open() as file:
+    for path in workdirs:
+        summary = json.loads((path / "summary.json").read_text())
+        with (path / "metrics.csv").open() as file:
             values = [float(row["total_regret"]) for row in csv.DictReader(file)]
         runs.append(Run(summary, np.reshape(values, (summary["num_seeds"], -1))))
     return runs
 
 
-def read_published(path: str) -> list[dict[str, str]]:
-    """Rows of a CSV with the columns method, total_regret and length or episode."""
-    with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
+def read_published(path: str, axis: str) -> list[dict[str, str]]:
+    """Rows of a CSV with the columns method, total_regret, `axis` and perhaps learning_time.
+
+    Raises:
+        ValueError: if it is no such file, naming the line and column.
+    """
+    try:
+        with open(path, newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"published must be a CSV, but {path} cannot be read: {error}") from error
     names = set(rows[0]) if rows else set()
-    if not {"method", "total_regret"} <= names or not names & {"length", "episode"}:
+    wanted = {"method", "total_regret", axis}
+    if not wanted <= names:
         raise ValueError(
-            f"published must be a CSV with columns method, total_regret and length or episode, got "
-            f"{sorted(names)} in {path}"
+            f"published must be a CSV with columns {', '.join(sorted(wanted))}, got "
+            f"{sorted(map(str, names))} in {path}"
         )
+    for number, row in enumerate(rows, 2):
+        for field, parse in ((axis, int), ("total_regret", float), ("learning_time", float)):
+            value = row.get(field)
+            if field == "learning_time" and not value:
+                continue  # never learned
+            try:
+                parse(value or "")
+            except ValueError as error:
+                raise ValueError(
+                    f"published: {path}, line {number}: {field} is {value!r}, which is no number"
+                ) from error
     return rows
 
 

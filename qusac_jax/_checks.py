@@ -27,6 +27,11 @@ def check_shapes(
         raise ValueError(
             f"transition must have shape {named(*lead, 'S', 'A', 'S')}, got {transition.shape}"
         )
+    if 0 in transition.shape:
+        raise ValueError(
+            f"transition must have at least one entry on each of the axes "
+            f"{named(*lead, 'S', 'A', 'S')}, got {transition.shape}"
+        )
     pair = transition.shape[-3:-1]
     expected = {
         "reward": (reward, transition.shape[:-1], named(*lead, "S", "A")),

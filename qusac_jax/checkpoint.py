@@ -71,7 +71,7 @@ class Checkpointer:
             if step in self.steps():
                 return
             manager = self._open()
-            manager.save(
+            saved = manager.save(
                 step,
                 args=ocp.args.Composite(
                     device=ocp.args.StandardSave(jax.tree.map(_key_to_data, device)),  # type: ignore[call-arg]
@@ -80,6 +80,8 @@ class Checkpointer:
                 ),
             )
             manager.wait_until_finished()
+            if not saved:  # Orbax keeps to the order of steps
+                raise ValueError(f"there are later checkpoints, {self.steps()}")
             _write_checksums(self._directory / str(step))
         except (OSError, ValueError) as error:
             raise CheckpointError(
@@ -191,6 +193,8 @@ def _verify_checksums(directory: pathlib.Path) -> None:
         return
     try:
         expected = json.loads(path.read_text())
+        if not isinstance(expected, dict):
+            raise ValueError("it is not a JSON object")
         found = _checksums(directory)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {_first_line(error)}") from error

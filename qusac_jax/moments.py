@@ -55,6 +55,7 @@ def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Num
     Raises:
         ValueError: for wrong shapes, and outside `jit` for bad values or an ill-conditioned system.
     """
+    policy = jnp.asarray(policy)
     if policy.shape != posterior.reward_mean.shape:
         raise ValueError(
             f"policy must have the posterior's shape [S, A] = {posterior.reward_mean.shape}, got "
@@ -63,6 +64,10 @@ def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Num
     if not is_concrete(policy, discount, *jax.tree.leaves(posterior)):
         return _solve_moments(posterior, policy, discount)
     check_policy(policy)
+    for name, least in (("concentration", 0.0), ("reward_precision", 1e-30)):
+        smallest = float(jnp.min(getattr(posterior, name)))
+        if not smallest >= least:
+            raise ValueError(f"posterior.{name} must be at least {least}, got {smallest}")
     if not 0 <= float(discount) <= 1:
         raise ValueError(f"discount must be in [0, 1], got {discount}")
     result = _solve_moments(posterior, policy, discount)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from qusac_jax._checks import is_concrete
 from qusac_jax.qusac import networks
 
 Policy = Callable[..., jax.Array]
@@ -51,7 +52,8 @@ def load_policy(path: str | pathlib.Path, *, seed_index: int = 0) -> Policy:
         mean action without a key, a draw with one.
 
     Raises:
-        ValueError: if there is no complete policy at `path`, or no such seed in it.
+        ValueError: if there is no complete policy at `path`, or no such seed in it; the policy
+            raises it for observations of another size or, outside `jit`, with NaN or infinity.
     """
     path = pathlib.Path(path).absolute()
     if (path / "policy").is_dir():
@@ -75,9 +77,22 @@ def load_policy(path: str | pathlib.Path, *, seed_index: int = 0) -> Policy:
     actor = networks.Actor(hidden, action_size)
 
     @jax.jit
-    def policy(observation: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    def act(observation: jax.Array, key: jax.Array | None) -> jax.Array:
         if key is None:
             return networks.mean_action(actor, params, observation)
         return networks.sample_action(actor, params, observation, key)[0]
+
+    observation_size = params["params"]["MLP_0"]["Dense_0"]["kernel"].shape[0]
+
+    def policy(observation: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        shape = np.shape(observation)
+        if not shape or shape[-1] != observation_size:
+            raise ValueError(
+                f"observation must have shape [..., {observation_size}], got {shape}; flatten it "
+                "as in training"
+            )
+        if is_concrete(observation) and not np.isfinite(np.asarray(observation)).all():
+            raise ValueError("observation must be finite, got NaN or infinity in it")
+        return act(jnp.asarray(observation), key)
 
     return policy

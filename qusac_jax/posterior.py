@@ -70,13 +70,15 @@ def init(
         A `Posterior` without data.
 
     Raises:
-        ValueError: if a size, concentration or precision is out of its range.
+        ValueError: if a size, concentration, precision or dtype is out of its range.
     """
     for name, size in (("num_states", num_states), ("num_actions", num_actions)):
         if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
     if not reward_precision > 0:
         raise ValueError(f"reward_precision must be positive, got {reward_precision}")
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"dtype must be float32 or float64, got {jnp.dtype(dtype).name}")
     shape = (num_states, num_actions, num_states + 1)
     prior = np.asarray(1 / math.sqrt(num_states) if concentration is None else concentration)
     _check_prior(prior, shape)
@@ -93,8 +95,10 @@ def init(
 
 def _check_prior(prior: np.ndarray, shape: tuple[int, int, int]) -> None:
     if prior.ndim == 0:
-        if not 0 < prior < np.inf:
-            raise ValueError(f"concentration must be positive and finite, got {prior}")
+        if not 1e-30 < prior < np.inf:
+            raise ValueError(
+                f"concentration must be positive and finite, got {prior}; float32 needs over 1e-30"
+            )
     elif prior.shape != shape:
         raise ValueError(
             f"concentration must be a scalar or have shape {shape} (the last column is the "
@@ -119,16 +123,28 @@ def update(
 
     Args:
         posterior: the belief so far.
-        transitions: `[T]` each. Entries with an index outside its range are not counted;
-            `check_transitions` finds them outside `jit`.
-        weight: scalar or `[T]`, >= 0: how many times each transition is counted. 0 ignores it.
+        transitions: `[T]` each. Entries with an index outside its range (negative ones too) are
+            not counted; `check_transitions` finds them outside `jit`.
+        weight: scalar or `[T]`, >= 0: how many times each transition is counted. 0 ignores it,
+            whatever its reward.
         noise_precision: inverse variance of an observed reward around the expected one, >= 0.
 
     Returns:
         The new `Posterior`.
     """
     state, action, reward, next_state = transitions
+    if not state.shape == action.shape == reward.shape == next_state.shape:
+        raise ValueError(
+            "transitions must have one length T in all fields, got shapes "
+            f"{[x.shape for x in transitions]}"
+        )
+    num_states, num_actions = posterior.reward_mean.shape
+    # Indices count from the end where they are negative, and are clipped where they are read.
+    valid = (state >= 0) & (state < num_states) & (action >= 0) & (action < num_actions)
+    valid &= (next_state >= 0) & (next_state <= num_states)
     weight = jnp.broadcast_to(jnp.asarray(weight, posterior.reward_mean.dtype), state.shape)
+    weight = jnp.where(valid, weight, 0.0)
+    reward = jnp.where(weight > 0, reward, 0.0)
     pair = (state, action)
     gained = noise_precision * jnp.zeros_like(posterior.reward_mean).at[pair].add(weight)
     surprise = weight * (reward - posterior.reward_mean[pair])
@@ -142,11 +158,16 @@ def update(
 
 
 def check_transitions(posterior: Posterior, transitions: Transitions) -> None:
-    """Raises `ValueError` unless every index of `transitions` is in its range."""
+    """Raises `ValueError` unless all fields of `transitions` fit each other and the belief."""
+    shapes = {name: np.shape(values) for name, values in transitions._asdict().items()}
+    if len(set(shapes.values())) > 1 or len(shapes["state"]) != 1:
+        raise ValueError(f"transitions must have one length T in all fields, got shapes {shapes}")
     num_states, num_actions = posterior.reward_mean.shape
     bounds = {"state": num_states, "action": num_actions, "next_state": num_states + 1}
     for name, bound in bounds.items():
         values = np.asarray(getattr(transitions, name))
+        if not np.issubdtype(values.dtype, np.integer):
+            raise ValueError(f"transitions.{name} must be integers, got {values.dtype}")
         if values.size and (values.min() < 0 or values.max() >= bound):
             raise ValueError(
                 f"transitions.{name} must be in 0 .. {bound - 1}, got values from {values.min()} "

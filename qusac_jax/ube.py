@@ -136,6 +136,8 @@ def solve_exact(
     """
     if form not in FORMS:
         raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+    if min_local is not None and is_concrete(min_local) and not float(min_local) < float("inf"):
+        raise ValueError(f"min_local must be a number or None, got {min_local}")
     solver = functools.partial(_solve_ube, form=form)
     means = (mean_transition, mean_reward)
     return _checked(solver, 1, transition, reward, policy, discount, *means, min_local=min_local)

@@ -100,3 +100,13 @@ def test_unwritable_directory_is_named(tmp_path):
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(CheckpointError, match="could not write checkpoint 1"):
         Checkpointer(tmp_path / "file" / "checkpoints").save(1, DEVICE, HOST, {})
+
+
+def test_steps_are_saved_in_order(saved):
+    with pytest.raises(CheckpointError, match=r"there are later checkpoints, \[20, 30\]"):
+        Checkpointer(saved).save(25, DEVICE, HOST, {})
+
+
+def test_checksums_of_another_kind_are_damage(saved):
+    (saved / "30" / "checksums.json").write_text("[1]")
+    assert Checkpointer(saved).restore_latest_good(DEVICE, HOST).step == 20

@@ -88,9 +88,9 @@ def test_an_incomplete_last_line_is_ignored(tmp_path, tail):
 def test_normalized_scores_by_hand(tmp_path):
     runs = [
         write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0, 1], [100.0, 300.0])),
-        write_run(tmp_path / "b", "pendulum", "pombu", rows_for([2], [900.0]), "sac"),
+        write_run(tmp_path / "b", "pendulum", "ensemble_mean", rows_for([2], [900.0]), "sac"),
         write_run(tmp_path / "c", "gym:Pendulum-v1", "pombu", rows_for([0, 1], [-200.0, -400.0])),
-        write_run(tmp_path / "d", "gym:Pendulum-v1", "pombu", rows_for([0], [-1000.0]), "sac"),
+        write_run(tmp_path / "d", "gym:Pendulum-v1", "ensemble_mean", rows_for([0], [-1000.0]), "sac"),
         write_run(tmp_path / "e", "acrobot", "pombu", rows_for([0], [1.0])),  # without sac
     ]
     scores = results.normalized_final_returns(results.group(results.read_runs(runs)))
@@ -198,3 +198,28 @@ def test_mistakes_end_the_command_with_code_2_and_no_traceback(tmp_path):
     assert finished.returncode == 2
     assert finished.stderr.startswith("error: runs: found no run")
     assert "Traceback" not in finished.stderr
+
+
+def test_runs_with_other_settings_are_told_apart(tmp_path):
+    runs = [write_run(tmp_path / name, "pendulum", "pombu", rows_for([0], [5.0])) for name in "abc"]
+    for run, clip_u in zip(runs, (True, False, False), strict=True):
+        config = json.loads((run / "config.json").read_text())
+        (run / "config.json").write_text(
+            json.dumps(config | {"config": {"clip_u": clip_u, "risk": 1.0}})
+        )
+    grouped = results.group(results.read_runs(runs))
+    assert set(grouped["pendulum"]) == {"pombu clip_u=True", "pombu clip_u=False"}
+    # Seed 0 with clip_u=False is there twice and counts once.
+    assert len(grouped["pendulum"]["pombu clip_u=False"]) == 1
+
+
+def test_broken_runs_do_not_hide_the_others(tmp_path, capsys):
+    good = write_run(tmp_path / "good", "pendulum", "pombu", rows_for([0], [5.0]))
+    for name, text in (("list", "[]"), ("types", '{"env": 3, "method": null, "preset": []}')):
+        bad = write_run(tmp_path / name, "pendulum", "pombu", rows_for([0], [5.0]))
+        (bad / "config.json").write_text(text)
+    binary = write_run(tmp_path / "binary", "pendulum", "pombu", rows_for([0], [5.0]))
+    (binary / "metrics.csv").write_bytes(b"\xff\xfe\x00")
+    runs = [tmp_path / "list", tmp_path / "types", binary, good]
+    assert [curve.run for curve in results.read_runs(runs)] == [good]
+    assert capsys.readouterr().err.count("warning: runs:") == 3

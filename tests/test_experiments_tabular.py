@@ -3,6 +3,7 @@
 import csv
 import json
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,6 +90,33 @@ def test_workdir_of_another_run_is_refused_and_more_episodes_are_added(tmp_path,
     assert after.count(b"\n") == 1 + 6
 
 
+def test_results_are_never_overwritten_by_fewer_or_none(tmp_path, capsys):
+    options = ("--length=3", "--method=psrl", "--num_seeds=1", f"--workdir={tmp_path}")
+    assert run(*options, "--num_episodes=6") == 0
+    files = [tmp_path / name for name in ("metrics.csv", "summary.json", "config.json")]
+    before = [file.read_bytes() for file in files]
+    assert run(*options, "--num_episodes=4") == 2
+    assert "use --num_episodes=6 or more" in capsys.readouterr().err
+    assert run(*options, "--num_episodes=6") == 0
+    shutil.rmtree(tmp_path / "checkpoints")
+    assert run(*options, "--num_episodes=6") == 2
+    assert "no checkpoint to continue from" in capsys.readouterr().err
+    assert [file.read_bytes() for file in files] == before
+
+
+def test_latest_good_replaces_the_damaged_checkpoint(tmp_path):
+    options = ("--length=3", "--method=psrl", "--num_seeds=1", f"--workdir={tmp_path}")
+    assert run(*options, "--num_episodes=4") == 0
+    assert run(*options, "--num_episodes=8") == 0
+    undamaged = (tmp_path / "metrics.csv").read_bytes()
+    files = [f for f in (tmp_path / "checkpoints" / "8" / "device").rglob("*") if f.is_file()]
+    max(files, key=lambda f: f.stat().st_size).write_bytes(b"")
+    assert run(*options, "--num_episodes=8") == 2
+    assert run(*options, "--num_episodes=8", "--resume=latest_good") == 0
+    assert run(*options, "--num_episodes=8") == 0
+    assert (tmp_path / "metrics.csv").read_bytes() == undamaged
+
+
 def test_figure_runs_what_is_missing_and_overlays_published_means(tmp_path, capsys):
     published = tmp_path / "published.csv"
     published.write_text("method,length,seed,total_regret,learning_time\npsrl,3,0,5,4\n")
@@ -114,6 +142,22 @@ def test_inspect_draws_heat_maps(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("method,episode,total_regret\npsrl,3,5\n", "columns length, method, total_regret"),
+        ("method,length,total_regret\npsrl,3,5\npsrl,3,abc\n", "line 3: total_regret is 'abc'"),
+        ("method,length,total_regret\npsrl,,5\n", "line 2: length is ''"),
+    ],
+)
+def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, content, message):
+    (tmp_path / "published.csv").write_text(content)
+    options = ("--figure", "--lengths=3", f"--published={tmp_path / 'published.csv'}")
+    assert run(*options, f"--workdir={tmp_path / 'runs'}") == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--env=maze"], "env must be one of toy"),
@@ -124,6 +168,9 @@ def test_inspect_draws_heat_maps(tmp_path):
         (["--discount=1.5"], r"discount must be in [0, 1), got 1.5"),
         (["--figure", "--lengths=ten"], "lengths must be integers"),
         (["--figure", "--methods=dqn"], "method must be one of"),
+        (["--figure", "--methods="], "methods must name at least one"),
+        (["--figure", "--inspect"], "figure and inspect are two programs"),
+        (["--env=toy", "--figure"], "env 'toy' prints a table"),
         (["--figure", "--published=missing.csv"], "missing.csv"),
         (["--inspect", "--inspect_episodes=0"], "inspect_episodes must be positive"),
         (["--inspect", "--num_episodes=1", "--inspect_episodes=x"], "must be integers"),

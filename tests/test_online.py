@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import qusac_jax
+from experiments.run_directory import RunDirectory
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Everything that happens in a run happens in these 80 steps; the first checkpoint is of trained
@@ -135,6 +137,10 @@ def test_policy_loads_and_acts(finished):
     assert float(abs(action[0])) <= 1
     np.testing.assert_array_equal(policy(np.zeros(3)), action)
     assert policy(np.zeros((5, 3)), jax.random.key(0)).shape == (5, 1)
+    with pytest.raises(ValueError, match=r"observation must have shape \[\.\.\., 3\], got \(4,\)"):
+        policy(np.zeros(4))
+    with pytest.raises(ValueError, match="observation must be finite"):
+        policy([0.0, np.nan, 0.0])
     with pytest.raises(ValueError, match=r"seed_index must lie in \[0, 2\), got 2"):
         qusac_jax.load_policy(finished, seed_index=2)
 
@@ -159,6 +165,14 @@ def test_interrupted_and_continued_equals_undisturbed(finished, tmp_path, number
     assert (workdir / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
 
 
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_named():
+    code, _, err = run("--device=gpu")
+    assert code == 2, err
+    assert "device 'gpu' is not there" in err
+    assert "Traceback" not in err
+
+
 def test_workdir_of_another_run_is_refused_and_untouched(finished):
     before = (finished / "config.json").read_bytes(), (finished / "metrics.csv").read_bytes()
     code, _, err = run(*TINY, f"--workdir={finished}", "--config.risk=-0.5")
@@ -171,6 +185,41 @@ def test_workdir_of_another_run_is_refused_and_untouched(finished):
 
 
 @pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        (lambda path: None, ["--num_steps=60"], "use --num_steps=80 or more"),
+        (lambda path: shutil.rmtree(path / "checkpoints"), [], "no checkpoint to continue from"),
+    ],
+)
+def test_results_are_never_overwritten_by_fewer_or_none(
+    finished, tmp_path, change, arguments, message
+):
+    workdir = tmp_path / "run"
+    shutil.copytree(finished, workdir)
+    change(workdir)
+    names = ("metrics.csv", "summary.json", "config.json")
+    before = [(workdir / name).read_bytes() for name in names]
+    code, _, err = run(*TINY, f"--workdir={workdir}", *arguments)
+    assert code == 2, err
+    assert message in err
+    assert [(workdir / name).read_bytes() for name in names] == before
+
+
+def test_two_processes_do_not_write_to_one_directory(tmp_path):
+    first = RunDirectory(tmp_path, {"env": "x"})
+    with pytest.raises(ValueError, match="is in use by another process"):
+        RunDirectory(tmp_path, {"env": "x"})
+    first.close()
+    RunDirectory(tmp_path, {"env": "x"}).close()
+
+
+def test_help_is_no_mistake():
+    code, out, _ = run("--help")
+    assert code == 0
+    assert "--termination" in out
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--env=cartpole_swing"], "cartpole_swingup"),
@@ -180,6 +229,8 @@ def test_workdir_of_another_run_is_refused_and_untouched(finished):
         (["--num_seeds=0"], "num_seeds must be at least 1, got 0"),
         (["--env=gym:CartPole-v1"], "gym:CartPole-v1"),
         (["--device=tpu"], "device 'tpu' is not there"),
+        (["--config.rsik=1"], "--config.rsik is no hyperparameter (near: risk)"),
+        (["--config.critic_hidden=(8,)", "--config.critic_hidden=(9,)"], "given twice"),
         (["--no_such_flag=1"], "no_such_flag"),
     ],
 )

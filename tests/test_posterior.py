@@ -204,3 +204,27 @@ def test_bad_transitions_are_named(field, value, message):
     data = data._replace(**{field: getattr(data, field).at[0].set(value)})
     with pytest.raises(ValueError, match=message):
         posterior.check_transitions(posterior.init(5, 2), data)
+
+
+@pytest.mark.parametrize(
+    ("index", "weight"),
+    [((-1, 0, 1), 1.0), ((0, -1, 1), 1.0), ((0, 0, -1), 1.0), ((0, 0, 6), 1.0), ((5, 0, 1), 1.0),
+     ((0, 2, 1), 1.0), ((0, 0, 1), 0.0)],
+)  # fmt: skip
+def test_entries_out_of_range_or_without_weight_leave_the_belief_alone(index, weight):
+    belief = posterior.init(5, 2)
+    state, action, next_state = (jnp.array([i]) for i in index)
+    data = posterior.Transitions(state, action, jnp.array([jnp.nan]), next_state)
+    after = posterior.update(belief, data, weight=weight)
+    for name in ("concentration", "reward_mean", "reward_precision"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(belief, name))
+
+
+def test_transitions_of_different_lengths_are_refused():
+    data = posterior.Transitions(
+        jnp.zeros(2, int), jnp.zeros(1, int), jnp.zeros(1), jnp.zeros(1, int)
+    )
+    with pytest.raises(ValueError, match="one length T"):
+        posterior.update(posterior.init(5, 2), data)
+    with pytest.raises(ValueError, match="one length T"):
+        posterior.check_transitions(posterior.init(5, 2), data)

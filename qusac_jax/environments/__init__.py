@@ -2,9 +2,9 @@
 
 from qusac_jax.environments.make import Spec, make, spec
 from qusac_jax.environments.names import ALIASES, PAPER_TASKS, check_name
-from qusac_jax.environments.termination import TERMINATIONS, termination_fn
+from qusac_jax.environments.termination import TERMINATIONS, TerminationFn, termination_fn
 from qusac_jax.environments.vector import StepResult, VectorEnvironment
-from qusac_jax.environments.video import record_video
+from qusac_jax.environments.video import check_video_packages, record_video
 
 __all__ = [
     "ALIASES",
@@ -12,8 +12,10 @@ __all__ = [
     "TERMINATIONS",
     "Spec",
     "StepResult",
+    "TerminationFn",
     "VectorEnvironment",
     "check_name",
+    "check_video_packages",
     "make",
     "record_video",
     "spec",

@@ -114,13 +114,16 @@ def _make_suite(parsed: ParsedName, seed: int | None, render: bool) -> gymnasium
 
 
 def _make_gym(parsed: ParsedName, render: bool) -> gymnasium.Env:
-    registered = gymnasium.spec(parsed.task)
+    # parse_name has imported the module of MODULE:ID, if there is one.
+    registered = gymnasium.spec(parsed.task.rpartition(":")[2])
     arguments: dict[str, Any] = {"disable_env_checker": True}
+    if render:
+        arguments["render_mode"] = "rgb_array"
     if registered.max_episode_steps is None:
         arguments["max_episode_steps"] = DEFAULT_EPISODE_STEPS
     try:
-        return gymnasium.make(parsed.task, render_mode="rgb_array" if render else None, **arguments)
-    except (gymnasium.error.Error, ImportError) as error:
+        return gymnasium.make(registered, **arguments)
+    except Exception as error:  # constructors of other people's environments raise anything
         raise ValueError(
             f"env: 'gym:{parsed.task}' cannot be built here: {error}; install what it needs or "
             "choose another environment"

@@ -99,9 +99,12 @@ def _parse_suite(name: str, rest: str) -> ParsedName:
 
 
 def _parse_gym(name: str, env_id: str) -> ParsedName:
+    module, _, registered = env_id.rpartition(":")
     try:
-        gymnasium.spec(env_id)
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        if module:  # which registers its environments when it is imported
+            importlib.import_module(module)
+        gymnasium.spec(registered)
+    except (gymnasium.error.Error, ImportError) as error:
         near = _near_misses(env_id, gymnasium.registry, prefix="gym:")
         raise ValueError(
             f"env: Gymnasium has no environment {name!r}{near}; install and name the package that "

@@ -110,7 +110,8 @@ def capture(env: gymnasium.Env) -> Captured:
                 raise ValueError(
                     f"env: {_name(env)!r} cannot be resumed exactly, because the attribute {key!r} "
                     f"of its {type(layer).__name__} is a {error}, which holds state that cannot be "
-                    "saved; train it without checkpoints, or choose another environment"
+                    "saved; keep such state out of its attributes, or choose another "
+                    "environment"
                 ) from error
         attributes.append(plain)
     mujoco_pair = _mujoco_pair(env)
@@ -186,8 +187,7 @@ def pad(data: bytes, capacity: int, name: str) -> np.ndarray:
     if len(framed) > capacity:
         raise ValueError(
             f"env: {name!r} cannot be resumed exactly, because its Python state grows: it needs "
-            f"{len(framed)} bytes, more than {capacity}; train it without checkpoints, or choose "
-            "another environment"
+            f"{len(framed)} bytes, more than {capacity}; choose another environment"
         )
     return np.frombuffer(framed.ljust(capacity, b"\0"), np.uint8)
 

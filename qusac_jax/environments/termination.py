@@ -158,7 +158,7 @@ def termination_fn(name: str, termination: str | TerminationFn | None = None) ->
     if key == "unknown":
         raise ValueError(
             f"termination: it is not known when an episode of {name!r} terminates (known: all of "
-            f"dmc:, and gym: {', '.join(sorted(GYM_TERMINATIONS))}); pass termination='never' if "
+            f"dmc:, and gym: {', '.join(sorted(GYM_TERMINATIONS))}); pass --termination=never if "
             f"it never does, another of {', '.join(TERMINATIONS)}, or a function of your own"
         )
     if key not in TERMINATIONS:

@@ -63,7 +63,7 @@ def record_video(
         raise ValueError(f"path must end in .mp4, got {str(path)!r}")
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"max_steps must be at least 1, got {max_steps}")
-    _check_packages()
+    check_video_packages()
     actions, returns = _play(name, policy, seed, action_cost, max_steps)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +117,8 @@ def _play(
     return np.stack(actions), (total, task_total)
 
 
-def _check_packages() -> None:
+def check_video_packages() -> None:
+    """Raises `RuntimeError` if a package that `record_video` needs is missing."""
     missing = [
         package
         for package in ("imageio", "imageio_ffmpeg")
@@ -125,7 +126,7 @@ def _check_packages() -> None:
     ]
     if missing:
         raise RuntimeError(
-            f"videos need {' and '.join(missing)}; install them with: pip install qusac_jax[video]"
+            f"videos need {' and '.join(missing)}; install the extra: pip install -e '.[video]'"
         )
 
 

@@ -187,6 +187,7 @@ def refresh(
         max_epochs=config.fit_max_epochs,
         holdout_every=config.holdout_every,
         normalize_inputs=config.normalize_inputs,
+        nll_beta=config.nll_beta,
     )
 
     def policy(observation: jax.Array, key: chex.PRNGKey) -> jax.Array:
@@ -225,19 +226,21 @@ def act(
     return networks.sample_action(module, actor, observation, key)[0]
 
 
-def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config) -> Metrics:
+def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task) -> Metrics:
     """What tells a person why a run explores or not, on a large batch of model states.
 
     Args:
         state: not donated.
         key: consumed.
         config: hyperparameters.
+        task: the environment's sizes.
 
     Returns:
         Named scalars: `mean_q`, `mean_sqrt_u`, `max_sqrt_u`, `sqrt_u_bound` (the largest sqrt(U)
         that the local uncertainty of recent batches allows), `critic_spread` (root of the mean
         variance over members), `alpha`, `rewarded_share_replay`, `rewarded_share_model`,
-        `replay_size`.
+        `replay_size`, `rewarded_predicted` (the part of the reward of rewarded transitions in D
+        that the model predicts in the mean; 0 without a model or such transitions).
     """
     source = state.replay if state.model_data is None else state.model_data
     key_batch, key_values = jax.random.split(key)
@@ -250,11 +253,29 @@ def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config) -> Metrics
         config=config,
     )
     share = lambda buffer: replay.rewarded_share(buffer, config.reward_threshold)
+    if state.dynamics is not None:
+        metrics["rewarded_predicted"] = _rewarded_predicted(
+            state.dynamics, state.replay, config, task
+        )
     return metrics | {
         "rewarded_share_replay": share(state.replay),
         "rewarded_share_model": share(source),
         "replay_size": state.replay.size,
     }
+
+
+def _rewarded_predicted(
+    dynamics: dynamics_lib.Dynamics, buffer: Buffer, config: Config, task: Task
+) -> jax.Array:
+    # Sampled rewards cannot tell: where the model expects 0 with a large variance, some exceed any
+    # threshold.
+    slots, is_rewarded = replay.rewarded_slots(buffer, config.reward_threshold, 256)
+    batch = jax.tree.map(lambda x: x[slots], buffer.data)
+    model = _dynamics_model(config, task)
+    mean, _ = dynamics_lib.predict(model, dynamics, batch.observation, batch.action)
+    predicted = jnp.sum(jnp.where(is_rewarded, jnp.mean(mean[..., -1], axis=0), 0.0))
+    actual = jnp.sum(jnp.where(is_rewarded, batch.reward, 0.0))
+    return predicted / jnp.where(jnp.any(is_rewarded), actual, 1.0)
 
 
 def _sample_batches(

@@ -65,6 +65,7 @@ class Config:
     fit_improvement: float = 0.01  # relative decrease of held-out error that counts as better
     fit_max_epochs: int = 50
     holdout_every: int = 20  # every 20th slot of D is held out: 5 %
+    nll_beta: float = 0.5  # 0: maximum likelihood (the paper); above, rare targets count for more
     normalize_inputs: bool = False  # scale the dynamics' inputs by the statistics of D
 
     # Model rollouts.
@@ -99,9 +100,11 @@ class Config:
                     f"{name} must be a tuple of positive layer sizes such as (256, 256), "
                     f"got {sizes!r}"
                 )
+        if self.target_entropy is not None and not math.isfinite(self.target_entropy):
+            raise ValueError(f"target_entropy must be finite, got {self.target_entropy}")
         if not math.isfinite(self.risk):
             raise ValueError(f"risk must be finite, got {self.risk}")
-        for name in ("target_rate", "local_max_decay", "fit_improvement"):
+        for name in ("target_rate", "local_max_decay", "fit_improvement", "nll_beta"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         if self.warmup_steps < 2 or self.warmup_steps > self.replay_capacity:

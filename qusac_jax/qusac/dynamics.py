@@ -34,7 +34,8 @@ class _Progress(NamedTuple):
     params: networks.Params
     opt_state: optax.OptState
     best_params: networks.Params
-    best_mse: jax.Array  # [N]
+    best_mse: jax.Array  # [N, O + 1] lowest held-out error of each target
+    kept_mse: jax.Array  # [N, O + 1] of the best weights
     train_loss: jax.Array  # [N]
     stale: jax.Array  # [] epochs since a member improved
     epoch: jax.Array  # []
@@ -91,15 +92,18 @@ def fit(
     max_epochs: int,
     holdout_every: int,
     normalize_inputs: bool,
+    nll_beta: float,
 ) -> tuple[Dynamics, FitReport]:
     """Maximum-likelihood training of all members on the buffer (Algorithm 2, line 5).
 
     Every `holdout_every`-th slot of the buffer is never trained on, in this call or a later one,
     so the held-out error is honest although the weights carry over from call to call. Each member
     shuffles the rest for itself. Training stops when for `patience` epochs no member has lowered
-    its held-out error by the share `improvement`; each member keeps its best weights. The first
-    epoch is always accepted: against the weights from before it, which fit the previous data, the
-    comparison would freeze the model while the data changes.
+    its held-out error of any target by the share `improvement`; each member keeps the weights of
+    its last improvement. Targets are compared one by one: in one sum, a reward that cannot be
+    predicted yet would hide that the states still improve. The first epoch is always accepted:
+    against the weights from before it, which fit the previous data, the comparison would freeze
+    the model while the data changes.
 
     Array shapes do not depend on how full the buffer is, so nothing recompiles as it grows.
 
@@ -115,6 +119,7 @@ def fit(
         max_epochs: cap.
         holdout_every: at least 2.
         normalize_inputs: whether to recompute the scaling of the inputs from the buffer.
+        nll_beta: of `weighted_nll`, in [0, 1]; 0 is maximum likelihood.
 
     Returns:
         The fitted ensemble and a report.
@@ -131,7 +136,7 @@ def fit(
     def loss(params: networks.Params, slots: jax.Array, weight: jax.Array):
         inputs, targets = _examples(dynamics, buffer, slots)
         mean, log_var = networks.apply(model, params, inputs)
-        nll = jnp.mean(jnp.square(mean - targets) * jnp.exp(-log_var) + log_var, axis=-1)
+        nll = jnp.mean(weighted_nll(mean, log_var, targets, nll_beta), axis=-1)
         per_member = jnp.sum(nll * weight, axis=-1) / jnp.sum(weight)
         bounds = params["params"]
         spread = jnp.sum(bounds["max_log_var"]) - jnp.sum(bounds["min_log_var"])
@@ -158,7 +163,7 @@ def fit(
         )
         mse = _holdout_mse(model, dynamics._replace(params=params), buffer, holdout_every)
         first = progress.epoch == 0
-        better = first | (mse < progress.best_mse * (1.0 - improvement))  # [N]
+        better = first | jnp.any(mse < progress.best_mse * (1.0 - improvement), axis=-1)  # [N]
 
         def keep(new: jax.Array, old: jax.Array) -> jax.Array:
             return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
@@ -167,7 +172,8 @@ def fit(
             params=params,
             opt_state=opt_state,
             best_params=jax.tree.map(keep, params, progress.best_params),
-            best_mse=jnp.where(better, mse, progress.best_mse),
+            best_mse=jnp.minimum(mse, progress.best_mse),
+            kept_mse=keep(mse, progress.kept_mse),
             train_loss=total / jnp.maximum(num_steps, 1),
             stale=jnp.where(jnp.any(better), 0, progress.stale + 1),
             epoch=progress.epoch + 1,
@@ -181,15 +187,40 @@ def fit(
         params=dynamics.params,
         opt_state=dynamics.opt_state,
         best_params=dynamics.params,
-        best_mse=jnp.full(num_members, jnp.inf),
+        best_mse=jnp.full((num_members, model.observation_size + 1), jnp.inf),
+        kept_mse=jnp.zeros((num_members, model.observation_size + 1)),
         train_loss=jnp.zeros(num_members),
         stale=jnp.int32(0),
         epoch=jnp.int32(0),
         key=key,
     )
     end = jax.lax.while_loop(unfinished, run_epoch, start)
-    report = FitReport(end.best_mse, end.train_loss, end.epoch)
+    report = FitReport(jnp.mean(end.kept_mse, axis=-1), end.train_loss, end.epoch)
     return dynamics._replace(params=end.best_params, opt_state=end.opt_state), report
+
+
+def weighted_nll(
+    mean: jax.Array, log_var: jax.Array, target: jax.Array, beta: float | jax.Array
+) -> jax.Array:
+    """Negative log-likelihood times the predicted variance to the power `beta`, elementwise.
+
+    Under plain likelihood (`beta` = 0) a target weighs on the mean with its inverse variance. A
+    sparse reward, seen a few times among thousands of nearly noise-free targets, is then explained
+    by a large variance and not by the mean. With 1, the means are fitted by squared error.
+
+    Args:
+        mean: of the Gaussian.
+        log_var: its log variance.
+        target: like `mean`.
+        beta: in [0, 1].
+
+    Returns:
+        The loss without its constant; no gradient flows through the weight.
+
+    Source: Seitzer et al. (2022), "On the Pitfalls of Heteroscedastic Uncertainty Estimation".
+    """
+    nll = jnp.square(mean - target) * jnp.exp(-log_var) + log_var
+    return nll * jax.lax.stop_gradient(jnp.exp(beta * log_var))
 
 
 def _shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_members: int) -> jax.Array:
@@ -216,7 +247,7 @@ def _examples(
 def _holdout_mse(
     model: networks.Dynamics, dynamics: Dynamics, buffer: replay.Buffer, holdout_every: int
 ) -> jax.Array:
-    """`[N]` mean squared error on slots 0, holdout_every, 2 holdout_every, ..."""
+    """`[N, O + 1]` mean squared errors on slots 0, holdout_every, 2 holdout_every, ..."""
     num_holdout = (buffer.size + holdout_every - 1) // holdout_every
     chunk = 256
 
@@ -225,11 +256,13 @@ def _holdout_mse(
         slots = jnp.minimum(index * holdout_every, buffer.data.reward.shape[0] - 1)
         inputs, targets = _examples(dynamics, buffer, slots)
         mean, _ = networks.apply(model, dynamics.params, inputs)
-        error = jnp.mean(jnp.square(mean - targets), axis=-1)
-        return total + jnp.sum(jnp.where(index < num_holdout, error, 0.0), axis=-1)
+        counts = (index < num_holdout)[:, None]
+        return total + jnp.sum(jnp.where(counts, jnp.square(mean - targets), 0.0), axis=-2)
 
     num_chunks = (num_holdout + chunk - 1) // chunk
-    total = jax.lax.fori_loop(0, num_chunks, add_chunk, jnp.zeros(model.num_members))
+    total = jax.lax.fori_loop(
+        0, num_chunks, add_chunk, jnp.zeros((model.num_members, model.observation_size + 1))
+    )
     return total / jnp.maximum(num_holdout, 1)
 
 

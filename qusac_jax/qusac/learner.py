@@ -185,7 +185,8 @@ def _update_unet(
     next_log_u = networks.apply(
         modules.unet, learner.target_unet, batch.next_observation, next_action
     )
-    target = losses.unet_target(local, batch.terminated, next_log_u, config.discount)
+    next_u = networks.to_variance(next_log_u)
+    target = losses.unet_target(local, batch.terminated, next_u, config.discount)
     if config.clip_u:
         # The fixed point U = E[sum of γ^2t local] lies below this cap, so it stays where it is.
         target = jnp.minimum(target, config.u_per_local * local_max)
@@ -241,7 +242,11 @@ def propagated_uncertainty(
         next_observation[:, None],
         (config.num_members, samples, *next_observation.shape[1:]),
     )  # [N, K, B, O]
-    action, _ = networks.sample_action(modules.actor, learner.actor, next_observation, key)
+    # The same noise for every member: what members differ in is then due to their next states and
+    # not to the policy's randomness, which is no epistemic uncertainty.
+    action = jax.vmap(lambda o: networks.sample_action(modules.actor, learner.actor, o, key)[0])(
+        next_observation
+    )
     flat = lambda x: x.reshape(-1, x.shape[-1])
     next_q = networks.apply(modules.critic, learner.critic, flat(next_observation), flat(action))
     next_q = losses.group_value(next_q)
@@ -264,7 +269,7 @@ def _value_std(
     """sqrt(U(s, a)) `[B]` by the method; `q` `[N, M, B]` are the critics there."""
     if config.uses_unet:
         log_u = networks.apply(modules.unet, learner.unet, observation, action)
-        return jnp.exp(0.5 * jnp.min(log_u, axis=0))
+        return networks.to_std(log_u)
     if config.method == "ensemble_var":
         return losses.safe_sqrt(uncertainty.ensemble_var(losses.group_value(q)))
     return jnp.zeros(q.shape[-1])

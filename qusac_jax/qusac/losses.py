@@ -67,21 +67,20 @@ def critic_loss(q: jax.Array, target: jax.Array) -> jax.Array:
 
 
 def unet_target(
-    local: jax.Array, terminated: jax.Array, next_log_u: jax.Array, discount: float
+    local: jax.Array, terminated: jax.Array, next_u: jax.Array, discount: float
 ) -> jax.Array:
-    """z = local + γ² U(s', a'), below eq. (11), with the minimum over U-nets.
+    """z = local + γ² U(s', a'), below eq. (11).
 
     Args:
         local: `[B]` what is propagated: γ² times the local uncertainty, plus the variance of the
             reward where it is not part of that.
         terminated: `[B]` bool; such transitions are not bootstrapped.
-        next_log_u: `[num_unets, B]` log U of the target networks at a' drawn at s'.
+        next_u: `[B]` U of the target networks at a' drawn at s'.
         discount: γ.
 
     Returns:
         `[B]`, through which no gradient flows.
     """
-    next_u = jnp.exp(jnp.min(next_log_u, axis=0))
     return jax.lax.stop_gradient(local + discount**2 * jnp.where(terminated, 0.0, next_u))
 
 

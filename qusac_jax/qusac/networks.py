@@ -67,6 +67,7 @@ class Dense(nn.Module):
     features: int
     stack: tuple[int, ...] = ()
     kernel_init: nn.initializers.Initializer = orthogonal(1.0)
+    precision: str | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -77,7 +78,8 @@ class Dense(nn.Module):
             (*self.stack, x.shape[-1], self.features),
         )
         bias = self.param("bias", nn.initializers.zeros, (*self.stack, self.features))
-        return jnp.matmul(x, kernel) + (bias[..., None, :] if self.stack else bias)
+        product = jnp.matmul(x, kernel, precision=self.precision)
+        return product + (bias[..., None, :] if self.stack else bias)
 
 
 class MLP(nn.Module):
@@ -88,13 +90,15 @@ class MLP(nn.Module):
     stack: tuple[int, ...] = ()
     activation: Callable[[jax.Array], jax.Array] = nn.tanh
     kernel_init: nn.initializers.Initializer = orthogonal(1.0)
+    precision: str | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[*stack | ..., B, I] -> [*stack, B, features]`."""
+        options = (self.stack, self.kernel_init, self.precision)
         for size in self.hidden:
-            x = self.activation(Dense(size, self.stack, self.kernel_init)(x))
-        return Dense(self.features, self.stack, self.kernel_init)(x)
+            x = self.activation(Dense(size, *options)(x))
+        return Dense(self.features, *options)(x)
 
 
 class Actor(nn.Module):
@@ -148,15 +152,24 @@ class UNet(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array, action: jax.Array) -> jax.Array:
-        """`[B, O], [B, D] -> [num_unets, B]` log U, capped at `LOG_U_MAX`."""
+        """`[B, O], [B, D] -> [num_unets, B]` log U, which `to_std` and `to_variance` read."""
         mlp = MLP(
             self.hidden,
             1,
             (self.num_unets,),
             kernel_init=orthogonal(self.init_gain),
         )
-        log_u = mlp(jnp.concatenate([observation, action], axis=-1))[..., 0]
-        return jnp.minimum(log_u, LOG_U_MAX)
+        return mlp(jnp.concatenate([observation, action], axis=-1))[..., 0]
+
+
+def to_variance(log_u: jax.Array) -> jax.Array:
+    """U `[B]` of the U-nets' outputs `[num_unets, B]`: their minimum, finite for any input."""
+    return jnp.exp(jnp.minimum(jnp.min(log_u, axis=0), LOG_U_MAX))
+
+
+def to_std(log_u: jax.Array) -> jax.Array:
+    """sqrt(U) `[B]` of the U-nets' outputs `[num_unets, B]`."""
+    return jnp.exp(0.5 * jnp.minimum(jnp.min(log_u, axis=0), LOG_U_MAX))
 
 
 class Dynamics(nn.Module):
@@ -178,6 +191,9 @@ class Dynamics(nn.Module):
             stack,
             activation=nn.silu,
             kernel_init=_truncated_normal(self.init_scale),
+            # Its errors are far below the rounding of the reduced precision that accelerators
+            # default to. The other networks' are not, and they keep the default.
+            precision="highest",
         )(inputs)
         mean, raw = jnp.split(output, 2, axis=-1)
         upper = self.param("max_log_var", nn.initializers.constant(0.5), (*stack, size))

@@ -87,3 +87,20 @@ def rewarded_share(buffer: Buffer, threshold: float) -> jax.Array:
     valid = jnp.arange(buffer.data.reward.shape[0]) < buffer.size
     rewarded = jnp.sum(valid & (buffer.data.reward > threshold))
     return rewarded / jnp.maximum(buffer.size, 1)
+
+
+def rewarded_slots(buffer: Buffer, threshold: float, count: int) -> tuple[jax.Array, jax.Array]:
+    """The first `count` slots whose reward exceeds `threshold`, and which of them there are.
+
+    Args:
+        buffer: any.
+        threshold: reward units.
+        count: static, length of the result.
+
+    Returns:
+        `[count]` slots, filled up with 0, and `[count]` bool, false where filled up.
+    """
+    valid = jnp.arange(buffer.data.reward.shape[0]) < buffer.size
+    rewarded = valid & (buffer.data.reward > threshold)
+    (slots,) = jnp.nonzero(rewarded, size=count, fill_value=0)
+    return slots, jnp.arange(count) < jnp.sum(rewarded)

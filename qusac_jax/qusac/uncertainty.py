@@ -64,10 +64,10 @@ def exact_ube(next_q: jax.Array) -> jax.Array:
     Clipped at 0, as the U-net represents variances only.
 
     Args:
-        next_q: `[N, N, K, B]` as for `gap`; the first action serves pombu's term.
+        next_q: `[N, N, K, B]` as for `gap`; w's expectation over actions is the mean over K.
 
     Returns:
         `[B]`, at least 0.
     """
-    mean_at_own_state = jnp.mean(next_q, axis=0)[:, 0]  # [N, B]
+    mean_at_own_state = jnp.mean(next_q, axis=(0, 2))  # [N, B]
     return jnp.maximum(pombu(mean_at_own_state) - gap(next_q), 0.0)

@@ -276,7 +276,7 @@ def rooms(
         reward,
         start,
         horizon=horizon,
-        name=f"{num_rooms}_room",
+        name="seven_room" if is_paper else f"{num_rooms}_room",
         optimal_return=19.0 if is_paper else None,
         cells=np.array(list(index)),
     )

@@ -214,3 +214,33 @@ def test_action_cost_is_checked(cost):
 def test_seed_is_checked(seed):
     with pytest.raises(ValueError, match="seed must be"):
         environments.make("pendulum", seed=seed)
+
+
+OWN = """
+import gymnasium, numpy as np
+
+
+class Base(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+gymnasium.register("Own-v0", Base)
+"""
+
+
+def test_environments_of_other_packages_are_named_with_their_module(tmp_path, monkeypatch):
+    # Its constructor knows nothing of render_mode.
+    (tmp_path / "own_package.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = environments.spec("gym:own_package:Own-v0")
+    assert (spec.observation_size, spec.action_size, spec.termination) == (2, 1, "unknown")
+    with pytest.raises(ValueError, match="no environment 'gym:own_package:Other-v0'"):
+        environments.check_name("gym:own_package:Other-v0")

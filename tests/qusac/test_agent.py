@@ -52,7 +52,7 @@ class Runner:
         self.collect = compiled(agent.collect, **both)
         self.train_step = compiled(agent.train_step, **both)
         self.refresh = compiled(agent.refresh, **both)
-        self.diagnose = compiled(agent.diagnose, config=config)
+        self.diagnose = compiled(agent.diagnose, **both)
 
     def run(self, keys, transitions, num_steps=14):
         state = self.init(keys)

@@ -17,6 +17,7 @@ OPTIONS = {
     "improvement": 0.01,
     "holdout_every": 20,
     "normalize_inputs": False,
+    "nll_beta": 0.5,
 }
 # s' = s + s A + a B + noise, r = s C + noise.
 A = jnp.array([[-0.1, 0.2], [0.0, -0.3]])
@@ -86,6 +87,18 @@ def test_members_disagree_off_the_data(fitted):
     near = jax.random.normal(jax.random.key(3), (200, 2))
     spread = lambda s: dynamics_lib.predict(MODEL, dynamics, s, action)[0].std(0).mean()
     assert float(spread(10.0 * near)) > 5.0 * float(spread(near))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_the_mean_is_pulled_by_the_variance_to_the_power_beta_less_one(beta):
+    error, log_var = 0.3, jnp.array([-6.0, 0.0, 2.0])
+    mean, target = jnp.full(3, 1.0 + error), jnp.ones(3)
+    loss = lambda mean, log_var: jnp.sum(dynamics_lib.weighted_nll(mean, log_var, target, beta))
+    to_mean, to_log_var = jax.grad(loss, (0, 1))(mean, log_var)
+    weight = np.exp(beta * log_var)
+    np.testing.assert_allclose(to_mean, 2 * error * weight / np.exp(log_var), rtol=1e-5)
+    # The weight has no gradient of its own: the variance still settles at the squared error.
+    np.testing.assert_allclose(to_log_var, weight * (1 - error**2 / np.exp(log_var)), rtol=1e-5)
 
 
 def test_filling_the_buffer_does_not_recompile():

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import losses, networks, replay
 from qusac_jax.qusac.config import Config
@@ -215,3 +216,21 @@ def test_temperature_reaches_the_target_entropy():
         config=config,
     )
     np.testing.assert_allclose(stats["entropy"], -0.5, atol=0.15)
+
+
+@pytest.mark.parametrize("method", ["pombu", "exact_ube"])
+def test_members_that_agree_are_not_uncertain(method):
+    # The same model and critic five times, and a policy that is random: nothing is epistemic.
+    config = dataclasses.replace(PROBE, method=method, num_members=5, dynamics_hidden=(16,))
+    learner = learner_lib.init(jax.random.key(0), config, 2, 1)
+    same = lambda tree: jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), tree)
+    learner = learner._replace(critic=same(learner.critic))
+    model = networks.Dynamics(config.dynamics_hidden, 2, config.num_members)
+    dynamics = dynamics_lib.init(model, jax.random.key(1), action_size=1, learning_rate=1e-3)
+    dynamics = dynamics._replace(params=same(dynamics.params))
+    batch = one_step_batch(jax.random.key(2))
+    batch = batch._replace(
+        observation=jnp.tile(batch.observation, 2), next_observation=jnp.tile(batch.observation, 2)
+    )
+    local = learner_lib.propagated_uncertainty(learner, batch, dynamics, jax.random.key(3), config)
+    np.testing.assert_allclose(local, 0.0, atol=1e-9)

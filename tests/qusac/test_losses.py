@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax.qusac import losses
+from qusac_jax.qusac import losses, networks
 
 
 def test_critic_target_by_hand():
@@ -29,9 +29,8 @@ def test_critic_loss_sums_critics_and_averages_the_batch():
 
 def test_unet_target_by_hand():
     # min over U-nets of log U = 0, so U = 1: z = 0.3 + 0.25 * 1, or 0.3 if terminated.
-    target = losses.unet_target(
-        jnp.array([0.3, 0.3]), jnp.array([False, True]), jnp.array([[0.0, 0.0], [2.0, 2.0]]), 0.5
-    )
+    next_u = networks.to_variance(jnp.array([[0.0, 0.0], [2.0, 2.0]]))
+    target = losses.unet_target(jnp.array([0.3, 0.3]), jnp.array([False, True]), next_u, 0.5)
     np.testing.assert_allclose(target, [0.55, 0.3], rtol=1e-6)
 
 
@@ -66,11 +65,20 @@ def test_no_gradient_flows_through_targets():
         return losses.critic_loss(jnp.ones((1, 1, 2)), target)
 
     def through_unet_target(next_log_u):
-        target = losses.unet_target(jnp.ones(2), jnp.zeros(2, bool), next_log_u, 0.9)
+        next_u = networks.to_variance(next_log_u)
+        target = losses.unet_target(jnp.ones(2), jnp.zeros(2, bool), next_u, 0.9)
         return losses.unet_loss(jnp.ones((1, 2)), target)
 
     np.testing.assert_array_equal(jax.grad(through_critic_target)(jnp.ones((1, 1, 2))), 0.0)
     np.testing.assert_array_equal(jax.grad(through_unet_target)(jnp.ones((1, 2))), 0.0)
+
+
+def test_a_u_net_far_too_high_still_comes_down():
+    log_u = jnp.array([[1e3]])
+    assert np.isfinite(networks.to_variance(log_u)).all()
+    assert np.isfinite(networks.to_std(log_u)).all()
+    slope = jax.grad(lambda x: losses.unet_loss(x, jnp.ones(1)))(log_u)
+    assert float(slope[0, 0]) > 0
 
 
 def test_safe_sqrt_has_no_infinite_slope():

@@ -40,8 +40,10 @@ def test_gap_vanishes_when_actions_do_not_matter():
 
 
 def test_exact_is_pombu_less_gap_clipped_at_zero():
-    next_q = jax.random.normal(jax.random.key(1), (4, 4, 5, 50))
-    w = np.asarray(next_q).mean(0)[:, 0].var(0, ddof=1)
+    key_state, key_action = jax.random.split(jax.random.key(1))
+    next_q = 2.0 * jax.random.normal(key_state, (1, 4, 1, 50))
+    next_q = next_q + jax.random.normal(key_action, (4, 4, 5, 50))
+    w = np.asarray(next_q).mean((0, 2)).var(0, ddof=1)
     u = w - loop_gap(np.asarray(next_q))
     assert (u < 0).any()
     assert (u > 0).any()
