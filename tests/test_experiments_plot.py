@@ -90,7 +90,9 @@ def test_normalized_scores_by_hand(tmp_path):
         write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0, 1], [100.0, 300.0])),
         write_run(tmp_path / "b", "pendulum", "ensemble_mean", rows_for([2], [900.0]), "sac"),
         write_run(tmp_path / "c", "gym:Pendulum-v1", "pombu", rows_for([0, 1], [-200.0, -400.0])),
-        write_run(tmp_path / "d", "gym:Pendulum-v1", "ensemble_mean", rows_for([0], [-1000.0]), "sac"),
+        write_run(
+            tmp_path / "d", "gym:Pendulum-v1", "ensemble_mean", rows_for([0], [-1000.0]), "sac"
+        ),
         write_run(tmp_path / "e", "acrobot", "pombu", rows_for([0], [1.0])),  # without sac
     ]
     scores = results.normalized_final_returns(results.group(results.read_runs(runs)))
