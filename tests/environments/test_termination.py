@@ -93,5 +93,5 @@ def test_override_and_unknown():
     assert environments.termination_fn(name, own) is own
     with pytest.raises(ValueError, match=r"one of never.*got 'hoper'"):
         environments.termination_fn(name, "hoper")
-    with pytest.raises(ValueError, match=r"known.*Hopper-v5.*termination='never'"):
+    with pytest.raises(ValueError, match=r"known.*Hopper-v5.*--termination=never"):
         environments.termination_fn("gym:LunarLanderContinuous-v3")
