@@ -25,7 +25,9 @@ def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_float("gain", 10.0, "Of the critics' orthogonal weights.", **define)
+    flags.DEFINE_float(
+        "gain", 10.0, "Of the critics' orthogonal weights; 10 in the paper.", **define
+    )
     flags.DEFINE_float("discount", 0.99, "In [0, 1).", **define)
     flags.DEFINE_float("learning_rate", 3e-4, "Of the critics.", **define)
     flags.DEFINE_integer("width", 256, "Of the critics' two layers.", **define)

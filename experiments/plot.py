@@ -29,7 +29,7 @@ from experiments import results
 
 # Okabe & Ito's colours, told apart by nearly everybody.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_LINES = ("-", "--", ":")
+_LINES = ("-", "--", ":", "-.")
 # The same method has the same colour in every figure, whatever it is compared with.
 _KNOWN = ("upper_bound", "mbpo", "ensemble_mean", "ensemble_var", "pombu", "exact_ube", "sac")
 
@@ -224,14 +224,20 @@ def _style() -> Any:
 
 
 def _styles(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Colour and line of each label, known methods first and always alike."""
-    present = set(labels)
-    others = sorted(present - set(_KNOWN))
-    styles = {}
-    for i, label in enumerate((*_KNOWN, *others)):
-        if label in present:
-            styles[label] = (_COLORS[i % len(_COLORS)], _LINES[i // len(_COLORS) % len(_LINES)])
-    return styles
+    """Colour by method and line by settings, known methods first and always in the same colour."""
+    by_method: dict[str, list[str]] = {}
+    for label in sorted(set(labels)):
+        by_method.setdefault(label.split()[0], []).append(label)
+    known = dict(zip(_KNOWN, _COLORS, strict=True))
+    free = [color for method, color in known.items() if method not in by_method] or _COLORS
+    others = [method for method in by_method if method not in known]
+    places = {method: (color, 0) for method, color in known.items()}
+    places |= {method: (free[i % len(free)], i // len(free)) for i, method in enumerate(others)}
+    return {
+        label: (color, _LINES[(first + i) % len(_LINES)])
+        for method, (color, first) in places.items()
+        for i, label in enumerate(by_method.get(method, []))
+    }
 
 
 def _write_csv(path: pathlib.Path, header: Sequence[str], rows: Iterable[Sequence]) -> None:

@@ -225,3 +225,11 @@ def test_broken_runs_do_not_hide_the_others(tmp_path, capsys):
     runs = [tmp_path / "list", tmp_path / "types", binary, good]
     assert [curve.run for curve in results.read_runs(runs)] == [good]
     assert capsys.readouterr().err.count("warning: runs:") == 3
+
+
+def test_a_method_keeps_its_colour_and_its_settings_differ_by_line():
+    styles = plot._styles(["new k=1", "mbpo", "upper_bound k=1", "upper_bound k=2", "new k=2"])
+    assert styles["upper_bound k=1"][0] == styles["upper_bound k=2"][0] != styles["mbpo"][0]
+    assert styles["new k=1"][0] == styles["new k=2"][0] != styles["upper_bound k=1"][0]
+    assert len(set(styles.values())) == 5
+    assert plot._styles(["mbpo"])["mbpo"] == styles["mbpo"]

@@ -16,7 +16,6 @@ PRESETS: dict[str, Config] = {
         num_critics=2,
         critic_data="replay",
         updates_per_step=1,
-        critic_init_gain=1.0,
     ),
 }
 
