@@ -239,8 +239,9 @@ def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task
         Named scalars: `mean_q`, `mean_sqrt_u`, `max_sqrt_u`, `sqrt_u_bound` (the largest sqrt(U)
         that the local uncertainty of recent batches allows), `critic_spread` (root of the mean
         variance over members), `alpha`, `rewarded_share_replay`, `rewarded_share_model`,
-        `replay_size`, `rewarded_predicted` (the part of the reward of rewarded transitions in D
-        that the model predicts in the mean; 0 without a model or such transitions).
+        `replay_size`, `rewarded_predicted` (the part of the reward of rewarded transitions in D, of
+        at most B of them, that the model predicts in the mean; 0 where there are none, not there
+        without a model).
     """
     source = state.replay if state.model_data is None else state.model_data
     key_batch, key_values = jax.random.split(key)
@@ -269,7 +270,7 @@ def _rewarded_predicted(
 ) -> jax.Array:
     # Sampled rewards cannot tell: where the model expects 0 with a large variance, some exceed any
     # threshold.
-    slots, is_rewarded = replay.rewarded_slots(buffer, config.reward_threshold, 256)
+    slots, is_rewarded = replay.rewarded_slots(buffer, config.reward_threshold, config.batch_size)
     batch = jax.tree.map(lambda x: x[slots], buffer.data)
     model = _dynamics_model(config, task)
     mean, _ = dynamics_lib.predict(model, dynamics, batch.observation, batch.action)

@@ -209,13 +209,13 @@ def weighted_nll(
     by a large variance and not by the mean. With 1, the means are fitted by squared error.
 
     Args:
-        mean: of the Gaussian.
-        log_var: its log variance.
-        target: like `mean`.
+        mean: `[...]` of the Gaussian.
+        log_var: `[...]`, its log variance.
+        target: `[...]`.
         beta: in [0, 1].
 
     Returns:
-        The loss without its constant; no gradient flows through the weight.
+        `[...]` the loss without its constant; no gradient flows through the weight.
 
     Source: Seitzer et al. (2022), "On the Pitfalls of Heteroscedastic Uncertainty Estimation".
     """

@@ -107,6 +107,22 @@ def test_a_run_compiles_each_function_once(alone):
         assert getattr(alone, name)._cache_size() == 1, name
 
 
+def test_predicted_share_of_the_rewards_by_hand(alone):
+    state = alone.init(jax.random.key(0))
+    rewards = jnp.array([0.0, 2.0, 0.1, 4.0])
+    data = jax.tree.map(lambda x: x[:4], random_transitions(0))._replace(reward=rewards)
+    share = lambda state: float(alone.diagnose(state, jax.random.key(1))["rewarded_predicted"])
+    assert share(state) == 0.0  # D is empty
+    state = state._replace(replay=replay.add(state.replay, data))
+    # Members that predict the rewards 1, 1.5 and 2 everywhere, 1.5 in the mean.
+    params = jax.tree.map(jnp.zeros_like, state.dynamics.params)
+    size = TASK.observation_size
+    bias = params["params"]["MLP_0"]["Dense_2"]["bias"].at[:, size].set(jnp.array([1.0, 1.5, 2.0]))
+    params["params"]["MLP_0"]["Dense_2"]["bias"] = bias
+    state = state._replace(dynamics=state.dynamics._replace(params=params))
+    np.testing.assert_allclose(share(state), 2 * 1.5 / (2.0 + 4.0), rtol=1e-6)
+
+
 def test_learning_changes_what_it_should(alone):
     key = jax.random.key(1)
     before = alone.init(key)

@@ -89,6 +89,18 @@ def test_members_disagree_off_the_data(fitted):
     assert float(spread(10.0 * near)) > 5.0 * float(spread(near))
 
 
+def test_a_reward_that_is_only_noise_does_not_stop_the_fit():
+    # Its held-out error, 10,000, outweighs that of the states by five orders of magnitude.
+    data = linear_gaussian(jax.random.key(0), CAPACITY)
+    noise = 100.0 * jax.random.normal(jax.random.key(4), (CAPACITY,))
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), data._replace(reward=noise))
+    dynamics, report = fit(fresh(), buffer, jax.random.key(1))
+    assert int(report.epochs) > 2 * OPTIONS["patience"]
+    mean, _ = dynamics_lib.predict(MODEL, dynamics, data.observation, data.action)
+    truth = data.observation + data.observation @ A + data.action @ B
+    assert float(jnp.sqrt(jnp.mean(jnp.square(mean[..., :2] - truth)))) < 0.12
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
 def test_the_mean_is_pulled_by_the_variance_to_the_power_beta_less_one(beta):
     error, log_var = 0.3, jnp.array([-6.0, 0.0, 2.0])
