@@ -1,8 +1,8 @@
 """Speed of the deep agent at the paper's online sizes: `python -m experiments.benchmark`.
 
 Prints a table of gradient updates per second for each method beside the share of this device's
-float32 matrix-multiplication peak that they reach, the time of a model fit and of a rollout
-refresh, environment steps per second, and compilations. Medians of repeated calls.
+float32 matrix-multiplication peak that they reach, the time of a first model fit and of filling the
+rollout buffers, environment steps per second, and compilations. Medians of repeated calls.
 """
 
 import dataclasses
@@ -29,6 +29,7 @@ from qusac_jax.qusac.config import METHODS, Config
 _METHODS = flags.DEFINE_list("methods", [*METHODS, "mbpo"], "methods and presets to time")
 _ENV = flags.DEFINE_string("env", "cartpole_swingup", "environment to step, and for the sizes")
 _REPEATS = flags.DEFINE_integer("repeats", 15, "calls per median", lower_bound=3)
+_MODEL_REPEATS = flags.DEFINE_integer("model_repeats", 3, "fits per median", lower_bound=1)
 _DATA = flags.DEFINE_integer("data", 20_000, "transitions in D", lower_bound=100)
 _NUM_SEEDS = flags.DEFINE_integer("num_seeds", 1, "seeds trained together", lower_bound=1)
 _DEVICE = flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute")
@@ -39,12 +40,13 @@ def main() -> None:
     """Times everything and prints a markdown table."""
     device = cli.select_device(_DEVICE.value)[0]
     spec = environments.spec(_ENV.value)
-    task = agent.Task(spec.observation_size, spec.action_size)
+    termination = environments.termination_fn(_ENV.value)
+    task = agent.Task(spec.observation_size, spec.action_size, termination)
     peak = matmul_peak(_REPEATS.value)
     print(f"device {device.device_kind}, float32 matrix products {peak / 1e9:.0f} GFLOP/s")
     print(f"sizes: O {task.observation_size}, D {task.action_size}, R {_NUM_SEEDS.value}\n")
-    print("| method | updates/s | GFLOP/update | share of peak | fit + refresh s | compilations |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    print("| method | updates/s | GFLOP/update | share of peak | compilations |")
+    print("| --- | ---: | ---: | ---: | ---: |")
     rows = []
     for name in _METHODS.value:
         config = (
@@ -57,14 +59,24 @@ def main() -> None:
         rows.append(row)
         print(
             f"| {name} | {row['updates_per_second']:.1f} | {row['flop_per_update'] / 1e9:.2f} "
-            f"| {row['share_of_peak']:.0%} | {row['refresh_seconds']:.2f} "
-            f"| {row['compilations']} |",
+            f"| {row['share_of_peak']:.0%} | {row['compilations']} |",
             flush=True,
         )
+    model = time_model(Config(), task)
+    print(
+        f"\nmodel: first fit {model['fit_seconds']:.2f} s ({model['fit_epochs']:.0f} epochs on "
+        f"{_DATA.value} transitions), filling D_model and D_1..D_N {model['refill_seconds']:.2f} s"
+    )
     steps = environment_rate()
-    print(f"\n{_ENV.value}: {steps:.0f} environment steps/s on the host")
+    print(f"{_ENV.value}: {steps:.0f} environment steps/s on the host")
     if _OUTPUT.value:
-        content = {"device": device.device_kind, "peak_flops": peak, "rows": rows}
+        content = {
+            "device": device.device_kind,
+            "peak_flops": peak,
+            "environment_steps_per_second": steps,
+            "model": model,
+            "rows": rows,
+        }
         pathlib.Path(_OUTPUT.value).write_text(json.dumps(content, indent=2) + "\n")
 
 
@@ -117,26 +129,13 @@ def _mlp_flops(inputs: int, hidden: tuple[int, ...], outputs: int) -> int:
 
 
 def time_agent(config: Config, task: agent.Task) -> dict[str, float]:
-    """Medians for one configuration on random data."""
-    num_seeds = _NUM_SEEDS.value
+    """Median speed of the gradient updates of one configuration on random data."""
     compilations = cli.CompilationCounter()
-
-    def mapped(function: Callable[..., Any], donate: tuple[int, ...] = (0,)) -> Any:
-        function = functools.partial(function, config=config, task=task)
-        return jax.jit(jax.vmap(function), donate_argnums=donate)
-
-    keys = jax.random.split(jax.random.key(0), num_seeds)
-    state = mapped(agent.init, ())(keys)
-    state = state._replace(replay=_random_data(config, task, num_seeds))
-    refresh, train_step = mapped(agent.refresh), mapped(agent.train_step)
-    transition = jax.tree.map(lambda x: x[:, 0], state.replay.data)
-    transition = jax.tree.map(jnp.copy, transition)
-    refresh_times = []
-    for _ in range(3 if config.uses_model else 0):
-        start = time.perf_counter()
-        state, _ = refresh(state)
-        jax.block_until_ready(state)
-        refresh_times.append(time.perf_counter() - start)
+    state, keys = _start(config, task)
+    if config.uses_model:
+        state = _mapped(agent.refill, config, task)(state, keys)
+    transition = jax.tree.map(lambda x: jnp.copy(x[:, 0]), state.replay.data)
+    train_step = _mapped(agent.train_step, config, task)
 
     def step() -> None:
         nonlocal state
@@ -145,11 +144,48 @@ def time_agent(config: Config, task: agent.Task) -> dict[str, float]:
 
     seconds = median_seconds(step, _REPEATS.value)
     return {
-        "updates_per_second": num_seeds * config.updates_per_step / seconds,
+        "updates_per_second": len(keys) * config.updates_per_step / seconds,
         "flop_per_update": update_flops(config, task),
-        "refresh_seconds": refresh_times[-1] if refresh_times else 0.0,
-        "compilations": compilations["train_step"] + compilations["refresh"],
+        "compilations": compilations["train_step"],
     }
+
+
+def time_model(config: Config, task: agent.Task) -> dict[str, float]:
+    """Median seconds of a first model fit and of filling the rollout buffers."""
+    fit, refill = _mapped(agent.fit_dynamics, config, task), _mapped(agent.refill, config, task)
+    fit_seconds, refill_seconds, epochs = [], [], 0
+    for _ in range(1 + _MODEL_REPEATS.value):  # the first compiles
+        state, keys = _start(config, task)  # a later fit takes fewer epochs than the first
+        (state, report), seconds = _timed(fit, state, keys)
+        fit_seconds.append(seconds)
+        state, seconds = _timed(refill, state, keys)
+        refill_seconds.append(seconds)
+        epochs = int(report.epochs.max())
+    return {
+        "fit_seconds": statistics.median(fit_seconds[1:]),
+        "fit_epochs": epochs,
+        "refill_seconds": statistics.median(refill_seconds[1:]),
+    }
+
+
+def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    start = time.perf_counter()
+    result = jax.block_until_ready(function(*arguments))
+    return result, time.perf_counter() - start
+
+
+def _mapped(function: Callable[..., Any], config: Config, task: agent.Task) -> Any:
+    """The function over seeds, its state donated."""
+    function = functools.partial(function, config=config, task=task)
+    return jax.jit(jax.vmap(function), donate_argnums=0)
+
+
+def _start(config: Config, task: agent.Task) -> tuple[agent.TrainState, jax.Array]:
+    """The state of R seeds with data in D, and a key for each."""
+    keys = jax.random.split(jax.random.key(0), _NUM_SEEDS.value)
+    init = functools.partial(agent.init, config=config, task=task)
+    state = jax.jit(jax.vmap(init))(keys)
+    return state._replace(replay=_random_data(config, task, _NUM_SEEDS.value)), keys
 
 
 def _random_data(config: Config, task: agent.Task, num_seeds: int) -> replay.Buffer:

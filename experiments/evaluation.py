@@ -34,11 +34,12 @@ def evaluate(
     shape = (num_seeds, len(environment) // num_seeds)
     returns = np.full(len(environment), np.nan)
     task_returns = np.full(len(environment), np.nan)
-    while np.isnan(returns).any():
+    while (running := np.isnan(returns)).any():
         actions = np.asarray(policy(observation.reshape(*shape, -1)))
-        result = environment.step(actions.reshape(len(environment), -1))
-        first = np.isnan(returns) & ~np.isnan(result.episode_return)
-        returns[first] = result.episode_return[first]
-        task_returns[first] = result.episode_task_return[first]
+        # Who has finished waits: one more reset for it would change its later initial states, by
+        # how long the others take.
+        result = environment.step(actions.reshape(len(environment), -1), running)
+        returns[running] = result.episode_return[running]
+        task_returns[running] = result.episode_task_return[running]
         observation = result.observation
     return Evaluation(returns.reshape(shape), task_returns.reshape(shape))

@@ -59,6 +59,9 @@ def main() -> int | None:
     """Reads the flags, trains, and says where the results are."""
     config = _config()
     _check_positive("num_steps", "num_seeds", "eval_every", "eval_episodes", "checkpoint_every")
+    last = _SEED.value + _NUM_SEEDS.value - 1
+    if last >= 2**31:
+        raise ValueError(f"seed + num_seeds - 1 must be below 2**31, got {last}; use smaller seeds")
     environments.check_name(_ENV.value)
     spec = environments.spec(_ENV.value, _ACTION_COST.value)
     devices = cli.select_device(_DEVICE.value)

@@ -90,6 +90,7 @@ class OnlineRun:
         self._refresh = mapped(agent.refresh, config=config, task=task)
         self._diagnose = mapped(agent.diagnose, (), config=config, task=task)
         self._act = mapped(agent.act, (), config=config, task=task)
+        self._finite_parts = mapped(agent.finite_parts, ())
 
         # Seed s gives the same run alone and among others: its keys depend on s only.
         keys = jax.vmap(lambda seed: jax.random.split(jax.random.key(seed), 3))(
@@ -120,21 +121,22 @@ class OnlineRun:
             CheckpointError: if the checkpoint cannot be read.
             ValueError: with mode never, if there is one.
         """
-        steps = self._checkpointer.steps()
+        directory, steps = self._directory, self._checkpointer.steps()
         if not steps:
-            if self._directory.metrics_size():
-                if mode == "never" or self._directory.read_summary():
+            if directory.metrics_size():
+                was_saved = directory.last_step() > directory.previous.get("checkpoint_every", 0)
+                if mode == "never" or was_saved or directory.read_summary():
                     raise ValueError(
-                        f"{self._directory.path} has results, but no checkpoint to continue from; "
+                        f"{directory.path} has results, but no checkpoint to continue from; "
                         "put its checkpoints back, or choose another workdir"
                     )
                 # Killed before the first checkpoint: everything happens again.
-                self._directory.rewind(0, 0)
-            self._directory.accept()
+                directory.rewind(0, 0)
+            directory.accept()
             return
         if mode == "never":
             raise ValueError(
-                f"resume is 'never', but {self._directory.path} has checkpoints at steps {steps}; "
+                f"resume is 'never', but {directory.path} has checkpoints at steps {steps}; "
                 "choose another workdir, or leave --resume out to continue"
             )
         restore = (
@@ -146,14 +148,18 @@ class OnlineRun:
         if restored.step > self._num_steps:
             raise ValueError(
                 f"num_steps is {self._num_steps}, but {restored.step} steps are done in "
-                f"{self._directory.path}; use --num_steps={restored.step} or more"
+                f"{directory.path}; use --num_steps={restored.step} or more"
             )
-        self._directory.accept()
-        self._directory.rewind(restored.metadata["metrics_size"], restored.step)
-        self._checkpointer.delete_after(restored.step)
+        directory.check_identity(
+            f"checkpoint {restored.step} in {directory.checkpoints}", restored.metadata["identity"]
+        )
         self._state, host = restored.device, restored.host
         self._observation = self._env.set_state(host["env"])
         self._eval_env.set_state(host["eval_env"])
+        # Everything that can be wrong with the checkpoint has been checked: now files may change.
+        directory.rewind(restored.metadata["metrics_size"], restored.step)
+        self._checkpointer.delete_after(restored.step)
+        directory.accept()
         self._action = host["action"]
         self._fit_mse, self._fit_epochs = host["fit_mse"], host["fit_epochs"]
         self._last_return, self._rewarded_steps = host["last_return"], host["rewarded_steps"]
@@ -278,6 +284,7 @@ class OnlineRun:
                 self._fit_mse = np.asarray(report.holdout_mse)
                 self._fit_epochs = np.asarray(report.epochs)
                 self._check_finite("held-out error of the dynamics", self._fit_mse)
+                self._check_finite("loss of the dynamics", np.asarray(report.train_loss))
             start = time.perf_counter()
             self._state, action, metrics = self._train_step(
                 self._state, transition, result.observation
@@ -304,6 +311,11 @@ class OnlineRun:
                 f"training diverged at step {self.step}: {name} is not finite for seeds {seeds}; "
                 f"{good} in {self._directory.checkpoints}. Try smaller learning rates or risk"
             )
+
+    def _check_state(self) -> None:
+        """Raises `ValueError` if a checkpoint of the present state could not be continued."""
+        for name, finite in self._finite_parts(self._state).items():
+            self._check_finite(name, np.where(finite, 0.0, np.nan))
 
     def _run_episodes(self) -> Evaluation:
         actor = self._state.learner.actor
@@ -380,7 +392,11 @@ class OnlineRun:
         }
 
     def _save(self) -> None:
-        metadata = {"metrics_size": self._directory.metrics_size()}
+        self._check_state()
+        metadata = {
+            "metrics_size": self._directory.metrics_size(),
+            "identity": self._directory.identity(),
+        }
         self._checkpointer.save(self.step, self._state, self._host_state(), metadata)
 
 

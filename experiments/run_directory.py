@@ -51,8 +51,10 @@ class RunDirectory:
         self._tensorboard: tensorboardX.SummaryWriter | None = None
         self._config = config = json.loads(json.dumps(config))
         existing = self.path / "config.json"
+        self.previous: dict[str, Any] = {}  # config.json as the last process left it
         if existing.is_file():
-            _check_same(self.path, _read_json(existing), config)
+            self.previous = _read_json(existing)
+            _check_same(f"workdir {str(path)!r}", self.previous, config)
         elif self.path.is_dir() and any(p.name != _LOCK for p in self.path.iterdir()):
             raise ValueError(
                 f"workdir {str(path)!r} exists, is not empty and holds no config.json; "
@@ -67,6 +69,14 @@ class RunDirectory:
                 _write_json(existing, config)
         except OSError as error:
             raise ValueError(f"workdir {str(path)!r} cannot be written: {error}") from error
+
+    def identity(self) -> dict[str, Any]:
+        """The values that decide the run's results, to be kept in a checkpoint."""
+        return {k: v for k, v in _flatten(self._config).items() if k.split(".")[0] not in _FREE}
+
+    def check_identity(self, what: str, identity: dict[str, Any]) -> None:
+        """Raises `ValueError` if `what` was made by a run with other values than this one."""
+        _check_same(what, identity, self.identity())
 
     def accept(self) -> None:
         """Writes the new config.json, once it is clear that the run goes on with it."""
@@ -84,6 +94,11 @@ class RunDirectory:
     def metrics_size(self) -> int:
         """Bytes written to metrics.csv so far, to be kept in a checkpoint."""
         return self._metrics.stat().st_size if self._metrics.exists() else 0
+
+    def last_step(self) -> int:
+        """The last step in metrics.csv, 0 where there is none."""
+        lines = self._metrics.read_text().splitlines()[1:] if self._metrics.exists() else []
+        return int(float(lines[-1].split(",")[0])) if lines else 0
 
     def rewind(self, metrics_size: int, step: int) -> None:
         """Forgets what was logged after a checkpoint, because the run will log it again.
@@ -199,7 +214,7 @@ def _lock(path: pathlib.Path) -> IO[str]:
     return file
 
 
-def _check_same(path: pathlib.Path, old: Any, new: dict[str, Any]) -> None:
+def _check_same(what: str, old: dict[str, Any], new: dict[str, Any]) -> None:
     old, new = _flatten(old), _flatten(new)
     differing = [
         f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
@@ -208,7 +223,7 @@ def _check_same(path: pathlib.Path, old: Any, new: dict[str, Any]) -> None:
     ]
     if differing:
         raise ValueError(
-            f"workdir {str(path)!r} belongs to a run with other values ({'; '.join(differing)}); "
+            f"{what} belongs to a run with other values ({'; '.join(differing)}); "
             "use the same values to continue it, or another workdir"
         )
 

@@ -188,8 +188,33 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
     if not ticks and is_written and (workdir / "metrics.csv").is_file():
         directory.close()
         return None
+    summary = _write_results(
+        directory, environment, progress, method=method, length=length, seeds=seeds, ticks=ticks
+    )
+    directory.close()
+    learned = ""
+    if environment.solved_return is not None:
+        learned = f", learning time {_mean_learning_time(summary['learning_time'])}"
+    regret = np.mean(summary["total_regret"])
+    print(f"{label}: total regret {regret:.1f}{learned} -> {workdir}")
+    if stopped_by is not None:
+        print(f"stopped after {progress.num_episodes} episodes; the same command goes on")
+    return stopped_by
+
+
+def _write_results(
+    directory: RunDirectory,
+    environment: environments.Environment,
+    progress: experiment.Progress,
+    *,
+    method: str,
+    length: int,
+    seeds: Sequence[int],
+    ticks: list[tuple[int, float]],
+) -> dict[str, Any]:
+    """Writes metrics.csv and summary.json, which is returned."""
     result = experiment.judge(environment, progress)
-    write_metrics(workdir / "metrics.csv", seeds, result)
+    write_metrics(directory.path / "metrics.csv", seeds, result)
     learning_time = experiment.learning_time(result.solved).tolist()
     summary = {
         "method": method,
@@ -200,19 +225,11 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
         "num_episodes": progress.num_episodes,
         "total_regret": result.regret.sum(1).tolist(),
         "learning_time": [None if math.isnan(episode) else episode for episode in learning_time],
-        "seconds_per_episode": _seconds_per_episode(ticks, len(seeds)),
+        "seconds_per_episode": _seconds_per_episode(ticks, len(seeds))
+        or directory.read_summary().get("seconds_per_episode"),
     }
-    if ticks or not is_written:
-        directory.write_summary(summary)
-    directory.close()
-    learned = ""
-    if environment.solved_return is not None:
-        learned = f", learning time {_mean_learning_time(summary['learning_time'])}"
-    regret = np.mean(summary["total_regret"])
-    print(f"{label}: total regret {regret:.1f}{learned} -> {workdir}")
-    if stopped_by is not None:
-        print(f"stopped after {progress.num_episodes} episodes; the same command goes on")
-    return stopped_by
+    directory.write_summary(summary)
+    return summary
 
 
 def _seconds_per_episode(ticks: list[tuple[int, float]], num_seeds: int) -> float | None:
@@ -309,38 +326,66 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
     return None
 
 
-def run_inspect(options, workdir: pathlib.Path) -> None:
-    """Runs one seed and draws heat maps after some episodes."""
-    moments = sorted(set(_integers("inspect_episodes", options.inspect_episodes)))
-    if not moments or moments[0] < 1:
+def run_inspect(options, workdir: pathlib.Path) -> int | None:
+    """Runs one seed and draws heat maps after some episodes.
+
+    Returns:
+        The number of the signal that stopped it, or None.
+    """
+    looks_at = sorted(set(_integers("inspect_episodes", options.inspect_episodes)))
+    if not looks_at or looks_at[0] < 1:
         raise ValueError(f"inspect_episodes must be positive, got {options.inspect_episodes}")
+    if options.num_episodes not in (None, looks_at[-1]):
+        raise ValueError(
+            f"num_episodes is {options.num_episodes}, but the last of inspect_episodes, "
+            f"{looks_at[-1]}, ends the run; leave num_episodes out"
+        )
     length = options.length if options.env != "seven_room" else 0
     environment = make_environment(options.env, length)
-    if (workdir / "config.json").exists():
-        raise ValueError(f"workdir {str(workdir)!r} belongs to a run; choose another for heat maps")
-    options.num_episodes = moments[-1]
-    config = make_config(options, method=options.method, length=length)
-    workdir.mkdir(parents=True, exist_ok=True)
-    chunk = math.gcd(*moments)
-    config = dataclasses.replace(config, num_chunks=moments[-1] // chunk)
-    begun = experiment.begin(environment, [options.seed], config=config)
-    seen = []
-    with tqdm(total=moments[-1], unit="ep") as bar:
+    config = dataclasses.replace(
+        make_config(options, method=options.method, length=length),
+        num_episodes=looks_at[-1],
+        num_chunks=looks_at[-1] // math.gcd(*looks_at),
+    )
+    directory = RunDirectory(
+        workdir,
+        {
+            "env": environment.name,
+            "length": length or None,
+            "seeds": [options.seed],
+            "config": dataclasses.asdict(config),
+            "inspect_episodes": looks_at,
+            **describe_program(),
+        },
+    )
+    progress = begun = experiment.begin(environment, [options.seed], config=config)
+    seen, stopped_by, ticks = [], None, []
+    with cli.stop_signals() as stopped, tqdm(total=looks_at[-1], unit="ep") as bar:
         for progress in experiment.advance(environment, begun, config=config):
             done = progress.num_episodes
+            ticks.append((done, time.perf_counter()))
             bar.update(done - bar.n)
-            if done in moments:
+            if done in looks_at:
                 one = jax.tree.map(lambda leaf: leaf[0], progress.state)
-                evaluation = agent.evaluate(
-                    one.belief, one.policy, jax.random.key(options.seed), config=config.agent
-                )
+                key = jax.random.fold_in(jax.random.key(options.seed), done)
+                evaluation = agent.evaluate(one.belief, one.policy, key, config=config.agent)
                 look = tabular_figures.Look(
                     done, *jax.device_get((one.policy, one.visits, *evaluation[:3]))
                 )
                 seen.append(look)
-    title = f"{environment.name}, {options.method}"
-    path = tabular_figures.draw_looks(environment, seen, workdir / "inspect.png", title)
-    print(f"heat maps -> {path}")
+            stopped_by = stopped()
+            if stopped_by is not None:
+                break
+    about = {"method": options.method, "length": length, "seeds": [options.seed]}
+    _write_results(directory, environment, progress, **about, ticks=ticks)
+    directory.close()
+    if stopped_by is not None:
+        print(f"stopped after {progress.num_episodes} episodes, {len(seen)} looks are kept")
+    if seen:
+        title = f"{environment.name}, {options.method}"
+        path = tabular_figures.draw_looks(environment, seen, workdir / "inspect.png", title)
+        print(f"heat maps -> {path}")
+    return stopped_by
 
 
 def _integers(name: str, texts: list[str]) -> list[int]:
@@ -371,8 +416,7 @@ def run(options) -> int:
     if options.figure:
         signal_number = run_figure(options, workdir)
     elif options.inspect:
-        run_inspect(options, workdir)
-        return 0
+        signal_number = run_inspect(options, workdir)
     else:
         length = options.length if is_sea else 0
         signal_number = run_one(options, method=options.method, length=length, workdir=workdir)

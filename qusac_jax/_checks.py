@@ -13,6 +13,15 @@ def is_concrete(*values) -> bool:
     return not any(isinstance(value, jax.core.Tracer) for value in values)
 
 
+def check_scalars(**values) -> None:
+    """Raises `ValueError` unless every value is None or has no axes; works on tracers too."""
+    for name, value in values.items():
+        if value is not None and np.ndim(value):
+            raise ValueError(
+                f"{name} must be a scalar, got shape {np.shape(value)}; use `jax.vmap` for several"
+            )
+
+
 def check_shapes(
     transition, reward, policy, mean_transition=None, mean_reward=None, *, num_batch_axes: int
 ) -> None:
@@ -65,6 +74,12 @@ def check_problem(
     Raises:
         ValueError: naming the argument, its value and the remedy.
     """
+    check_shapes(
+        *(np.asarray(array) for array in (transition, reward, policy)),
+        *(None if array is None else np.asarray(array) for array in (mean_transition, mean_reward)),
+        num_batch_axes=int(np.ndim(transition) > 3),
+    )
+    check_scalars(discount=discount)
     discount = float(discount)
     if not 0 <= discount <= 1:
         raise ValueError(f"discount must be in [0, 1], got {discount}")
@@ -112,12 +127,13 @@ def _check_terminates(transition: np.ndarray, policy: np.ndarray, name: str) -> 
     """Raises unless from each state a positive probability leads out of the MDP."""
     for member in transition.reshape(-1, *transition.shape[-3:]):
         flow = np.einsum("sat,sa->st", member, policy)
-        ends = flow.sum(-1) < 1 - ROW_TOLERANCE
-        for _ in range(len(flow)):
-            grown = ends | (flow[:, ends] > 0).any(-1)
-            if (grown == ends).all():
-                break
-            ends = grown
+        # Slow termination is none of this check's business: `check_result` looks at the horizon.
+        rounding = min(ROW_TOLERANCE, 4 * len(flow) * np.finfo(flow.dtype).eps)
+        ends = flow.sum(-1) < 1 - rounding
+        leads_to, found = flow > 0, ends
+        while found.any():
+            found = leads_to[:, found].any(-1) & ~ends
+            ends = ends | found
         if not ends.all():
             raise ValueError(
                 f"discount = 1 needs a policy that terminates from every state, but in {name} "
@@ -133,8 +149,9 @@ def check_result(result) -> None:
     For use outside `jit`, on what came out of it.
 
     Args:
-        result: anything with `residual` and `horizon`. The expected relative error is the
-            machine epsilon of its dtype times `horizon`; more than 1 % is refused.
+        result: anything with `residual` and `horizon`. The relative error to be expected of V and Q
+            is the machine epsilon of its dtype times `horizon`; more than 1 % is refused. Variances
+            that are small beside the squared values lose more.
 
     Raises:
         ValueError: naming the numbers and the remedy.
@@ -144,8 +161,8 @@ def check_result(result) -> None:
     finite = all(np.all(np.isfinite(np.asarray(field))) for field in result)
     if not finite or error > _MAX_ERROR:
         raise ValueError(
-            f"the Bellman system is singular or ill-conditioned: horizon = {np.max(horizon):.3g} "
-            f"expected discounted steps, residual = {np.max(np.asarray(result.residual)):.3g}, "
-            f"dtype = {horizon.dtype}; lower discount, make sure that the policy terminates, or "
-            "use float64"
+            "the Bellman system is singular or ill-conditioned, or holds NaN or infinity: "
+            f"horizon = {np.max(horizon):.3g} expected discounted steps, residual = "
+            f"{np.max(np.asarray(result.residual)):.3g}, dtype = {horizon.dtype}; lower discount, "
+            "make sure that the policy terminates and that the input is finite, or use float64"
         )

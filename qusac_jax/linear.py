@@ -26,8 +26,8 @@ class Solution(NamedTuple):
 def solve(flow: jax.Array, rhs: jax.Array, discount: chex.Numeric) -> Solution:
     """Solves (I - discount * flow) x = rhs with one LU factorization.
 
-    Works under `jit`, `vmap` and `grad`. A relative error of about machine epsilon times `horizon`
-    is to be expected; a singular system has the `horizon` infinity.
+    Works under `jit`, `vmap` and `grad`. A relative error of x of about machine epsilon times
+    `horizon` is to be expected; a singular system has the `horizon` infinity.
 
     Args:
         flow: `[S, S]` probabilities of the next state; rows sum to at most 1.
@@ -69,6 +69,9 @@ def solve_system(system: jax.Array, rhs: jax.Array) -> jax.Array:
 def _in_turn_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` with a `vmap` rule that maps in turn on CPU and at once elsewhere.
 
+    Where only the right-hand sides (the last argument, `[S, k]`) are many, they become columns of a
+    single one, so that factors are shared and not copied.
+
     jaxlib's batched LAPACK kernels wait, in a thread of XLA's pool, for work that they put into the
     same pool (seen in 0.10.2): as many of them at once as the pool has threads wait for ever, which
     on two cores two independent batched systems do. A kernel that works on one matrix never waits.
@@ -77,15 +80,23 @@ def _in_turn_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @mapped.def_vmap
     def rule(axis_size: int, in_batched: Sequence[bool], *arguments: jax.Array):
-        full = [
-            x if batched else jnp.broadcast_to(x, (axis_size, *x.shape))
-            for x, batched in zip(arguments, in_batched, strict=True)
-        ]
-        out = jax.lax.platform_dependent(
-            *full,
-            cpu=lambda *x: jax.lax.map(lambda one: mapped(*one), x),
-            default=jax.vmap(function),
-        )
+        *shared, last = arguments
+        if len(arguments) > 1 and not any(in_batched[:-1]):
+            columns = jnp.moveaxis(last, 0, 1).reshape(last.shape[1], -1)
+            out = mapped(*shared, columns).reshape(-1, axis_size, last.shape[2])
+            return jnp.moveaxis(out, 1, 0), True
+        axes = tuple(0 if batched else None for batched in in_batched)
+
+        def in_turn(*arguments: jax.Array) -> Any:
+            def one(batched: Sequence[jax.Array]) -> Any:
+                rest = iter(batched)
+                parts = zip(arguments, in_batched, strict=True)
+                return mapped(*[next(rest) if is_batched else x for x, is_batched in parts])
+
+            return jax.lax.map(one, [x for x, b in zip(arguments, in_batched, strict=True) if b])
+
+        at_once = jax.vmap(function, in_axes=axes)
+        out = jax.lax.platform_dependent(*arguments, cpu=in_turn, default=at_once)
         return out, jax.tree.map(lambda _: True, out)
 
     return mapped

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from qusac_jax import linear
-from qusac_jax._checks import check_policy, check_result, is_concrete
+from qusac_jax._checks import check_policy, check_result, check_scalars, is_concrete
+from qusac_jax._rows import average, next_mean, next_variance
 
 if TYPE_CHECKING:
     from qusac_jax.posterior import Posterior
@@ -27,7 +28,8 @@ class Moments(NamedTuple):
     mean_q: jax.Array  # [S, A] mean of Q
     covariance: jax.Array  # [S, S] covariance of V between states
     residual: jax.Array  # [] largest residual of the systems
-    horizon: jax.Array  # [] expected discounted steps in the mean MDP; inf if singular
+    horizon: jax.Array  # [] expected discounted steps in the mean MDP, or growth of the surprises
+    # in cycles where that is larger; inf if singular or divergent
 
 
 def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Numeric) -> Moments:
@@ -41,7 +43,8 @@ def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Num
     With cycles, V depends on the row p(s, a) again after coming back to s, and the correlation that
     this causes is ignored. The result is then the variance to first order in the posterior
     covariance of the rows (the delta method around the mean MDP) plus those higher-order terms that
-    an acyclic MDP has: it is right in the limit of much data, and an approximation before.
+    an acyclic MDP has: it is right in the limit of much data, and an approximation before. With too
+    little data the surprises of a cycle would grow without end, which `horizon` shows: infinity.
 
     Args:
         posterior: a `Posterior`. Zero concentrations rule out transitions, which is how an acyclic
@@ -55,14 +58,16 @@ def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Num
     Raises:
         ValueError: for wrong shapes, and outside `jit` for bad values or an ill-conditioned system.
     """
-    policy = jnp.asarray(policy)
+    dtype = posterior.reward_mean.dtype
+    policy = jnp.asarray(policy, dtype)
+    check_scalars(discount=discount)
     if policy.shape != posterior.reward_mean.shape:
         raise ValueError(
             f"policy must have the posterior's shape [S, A] = {posterior.reward_mean.shape}, got "
             f"{policy.shape}"
         )
     if not is_concrete(policy, discount, *jax.tree.leaves(posterior)):
-        return _solve_moments(posterior, policy, discount)
+        return _solve_moments(posterior, policy, jnp.asarray(discount, dtype))
     check_policy(policy)
     for name, least in (("concentration", 0.0), ("reward_precision", 1e-30)):
         smallest = float(jnp.min(getattr(posterior, name)))
@@ -70,7 +75,7 @@ def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Num
             raise ValueError(f"posterior.{name} must be at least {least}, got {smallest}")
     if not 0 <= float(discount) <= 1:
         raise ValueError(f"discount must be in [0, 1], got {discount}")
-    result = _solve_moments(posterior, policy, discount)
+    result = _solve_moments(posterior, policy, jnp.asarray(discount, dtype))
     check_result(result)
     return result
 
@@ -81,7 +86,7 @@ def _solve_moments(posterior, policy, discount) -> Moments:
     transition = posterior.concentration[..., :-1] / strength[..., None]
     reward, reward_variance = posterior.reward_mean, 1 / posterior.reward_precision
     num_states = len(policy)
-    flow = _product("sat,sa->st", transition, policy)
+    flow = average("sat,sa->st", transition, policy)
     rhs = jnp.concatenate([(policy * reward).sum(-1)[:, None], jnp.eye(num_states)], 1)
     bellman = linear.solve(flow, rhs.astype(flow.dtype), discount)
     mean_v, inverse = bellman.x[:, 0], bellman.x[:, 1:]
@@ -89,41 +94,37 @@ def _solve_moments(posterior, policy, discount) -> Moments:
     # Var[p V] for V with mean m and covariance C is, by the second moments of the Dirichlet,
     #   (p (m^2 + diag C) - (p m)^2 - p C p) / (strength + 1) + p C p, p the mean row,
     # whose first part is the surprise. diag C and p C p are linear in D.
-    next_inverse = _product("sat,tu->sau", transition, inverse)
-    diagonal = _product("sat,tu->sau", transition, inverse**2)
+    next_inverse = average("sat,tu->sau", transition, inverse)
+    diagonal = average("sat,tu->sau", transition, inverse**2)
     quadratic = next_inverse**2
     scale = 1 / (strength + 1)
-    next_mean = _product("sat,t->sa", transition, mean_v)
-    known = scale * (_product("sat,t->sa", transition, mean_v**2) - next_mean**2)
-    unknown = scale[..., None] * (diagonal - quadratic)  # [S, A, S], to be multiplied by D
+    next_v = next_mean(transition, mean_v)
+    known = scale * next_variance(transition, mean_v, next_v)
+    # A variance too; [S, A, S], to be multiplied by D.
+    unknown = scale[..., None] * jnp.maximum(diagonal - quadratic, 0.0)
 
     # D = base + gain D. `gain` is nilpotent if nothing is visited twice.
     weight = policy**2
     base = (weight * (reward_variance + discount**2 * known)).sum(-1)
-    gain = discount**2 * _product("sa,sau->su", weight, unknown)
-    system = jnp.eye(num_states, dtype=flow.dtype) - gain
-    surprise = linear.solve_system(system, base[:, None])[:, 0]
-    residual = jnp.max(jnp.abs(_product("st,t->s", system, surprise) - base))
+    gain = discount**2 * average("sa,sau->su", weight, unknown)
+    surprises = linear.solve(gain, base[:, None], 1.0)
+    surprise = surprises.x[:, 0]
 
-    local_q = known + _product("sau,u->sa", unknown, surprise)
-    covariance = _product("su,u,tu->st", inverse, surprise, inverse)
+    local_q = known + average("sau,u->sa", unknown, surprise)
+    covariance = average("su,u,tu->st", inverse, surprise, inverse)
     # Coming back to s, the policy meets the surprise of (s, a) again; zero without cycles.
     state = jnp.arange(num_states)
     again = 2 * discount * policy * next_inverse[state, :, state]
     q = (1 + again) * (reward_variance + discount**2 * local_q)
-    q = q + discount**2 * _product("sau,u->sa", quadratic, surprise)
+    q = q + discount**2 * average("sau,u->sa", quadratic, surprise)
     return Moments(
         v=jnp.diagonal(covariance),
         q=q,
         local_v=(weight * local_q).sum(-1),
         local_q=local_q,
         mean_v=mean_v,
-        mean_q=reward + discount * next_mean,
+        mean_q=reward + discount * next_v,
         covariance=covariance,
-        residual=jnp.maximum(bellman.residual, jax.lax.stop_gradient(residual)),
-        horizon=bellman.horizon,
+        residual=jnp.maximum(bellman.residual, surprises.residual),
+        horizon=jnp.maximum(bellman.horizon, surprises.horizon),
     )
-
-
-def _product(pattern, *arrays):
-    return jnp.einsum(pattern, *arrays, precision="highest")

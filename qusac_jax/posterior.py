@@ -22,7 +22,7 @@ _LONE_TOTAL = 1e-30  # below this, a row of gamma variates is one variate and ro
 class Posterior(NamedTuple):
     """Belief over MDPs: independent Dirichlet rows and independent normal rewards."""
 
-    concentration: jax.Array  # [S, A, S+1] Dirichlet parameters; last column: terminal state
+    concentration: jax.Array  # [S, A, S+1] Dirichlet parameters >= prior; last: terminal state
     reward_mean: jax.Array  # [S, A] mean of the expected reward
     reward_precision: jax.Array  # [S, A] inverse variance of the expected reward, > 0
     prior: jax.Array  # [] or [S, A, S+1] concentration before any observation
@@ -77,7 +77,7 @@ def init(
             raise ValueError(f"{name} must be at least 1, got {size}")
     if not reward_precision > 0:
         raise ValueError(f"reward_precision must be positive, got {reward_precision}")
-    if not jnp.issubdtype(dtype, jnp.floating):
+    if jnp.dtype(dtype) not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, got {jnp.dtype(dtype).name}")
     shape = (num_states, num_actions, num_states + 1)
     prior = np.asarray(1 / math.sqrt(num_states) if concentration is None else concentration)
@@ -127,7 +127,8 @@ def update(
             not counted; `check_transitions` finds them outside `jit`.
         weight: scalar or `[T]`, >= 0: how many times each transition is counted. 0 ignores it,
             whatever its reward.
-        noise_precision: inverse variance of an observed reward around the expected one, >= 0.
+        noise_precision: inverse variance of an observed reward around the expected one, >= 0 and
+            finite.
 
     Returns:
         The new `Posterior`.
@@ -144,7 +145,8 @@ def update(
     valid &= (next_state >= 0) & (next_state <= num_states)
     weight = jnp.broadcast_to(jnp.asarray(weight, posterior.reward_mean.dtype), state.shape)
     weight = jnp.where(valid, weight, 0.0)
-    reward = jnp.where(weight > 0, reward, 0.0)
+    noise_precision = jnp.asarray(noise_precision, weight.dtype)
+    reward = jnp.where(weight > 0, jnp.asarray(reward, weight.dtype), 0.0)
     pair = (state, action)
     gained = noise_precision * jnp.zeros_like(posterior.reward_mean).at[pair].add(weight)
     surprise = weight * (reward - posterior.reward_mean[pair])
@@ -190,7 +192,8 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
 
     With a scalar prior, a Dirichlet row is a normalised sum of Gamma(prior) variates, which every
     entry has and which come from a table of quantiles (interpolated to a relative 1e-3), and of
-    exact Gamma(count) variates for the visited entries. With an array prior, all are exact.
+    exact Gamma(count) variates for the visited entries, whose counts should not be far below 1: in
+    a row that underflows as a whole, any entry may be the one. With an array prior, all are exact.
 
     Args:
         posterior: the belief.
@@ -230,8 +233,8 @@ def _sample_by_table(posterior: Posterior, key: chex.PRNGKey, n: int) -> jax.Arr
     terminal = jnp.exp(_variates.log_gamma_by_table(posterior.log_quantile, key_terminal, rows))
     inner, terminal = _add_counts(posterior, key_counts, inner, terminal)
     total = inner.sum(-1) + terminal
-    # A row that underflows as a whole has no visits; normalised, it is one-hot up to rounding, and
-    # by symmetry each entry (the terminal state too) is equally likely to be the one.
+    # A row that underflows as a whole has no visits of weight 1; normalised, it is one-hot up to
+    # rounding, and by symmetry each entry (the terminal state too) is equally likely to be the one.
     is_lone = total < _LONE_TOTAL
     lone = jax.random.randint(key_lone, rows, 0, num_states + 1)
     scale = jnp.where(is_lone, 0.0, 1.0 / jnp.where(is_lone, 1.0, total))

@@ -19,9 +19,11 @@ from qusac_jax import linear
 from qusac_jax._checks import (
     check_problem,
     check_result,
+    check_scalars,
     check_shapes,
     is_concrete,
 )
+from qusac_jax._rows import average, next_mean, next_variance, over_actions
 from qusac_jax.moments import Moments, solve_moments
 
 __all__ = [
@@ -136,8 +138,10 @@ def solve_exact(
     """
     if form not in FORMS:
         raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
-    if min_local is not None and is_concrete(min_local) and not float(min_local) < float("inf"):
-        raise ValueError(f"min_local must be a number or None, got {min_local}")
+    if min_local is not None:
+        check_scalars(min_local=min_local)
+        if is_concrete(min_local) and not float(min_local) < float("inf"):
+            raise ValueError(f"min_local must be a number or None, got {min_local}")
     solver = functools.partial(_solve_ube, form=form)
     means = (mean_transition, mean_reward)
     return _checked(solver, 1, transition, reward, policy, discount, *means, min_local=min_local)
@@ -212,11 +216,22 @@ def _checked(
         array if array is None else jnp.asarray(array, transition.dtype) for array in arrays
     )
     check_shapes(transition, reward, policy, *means, num_batch_axes=num_batch_axes)
-    if not is_concrete(transition, reward, policy, discount, *means):
-        return solver(transition, reward, policy, discount, *means, **options)
+    check_scalars(discount=discount, **options)
+    # In the dtype of the arrays, or a float64 scalar would turn float32 results into float64.
+    as_dtype = lambda x: None if x is None else jnp.asarray(x, transition.dtype)
+    solve = lambda: solver(
+        transition,
+        reward,
+        policy,
+        as_dtype(discount),
+        *means,
+        **{name: as_dtype(value) for name, value in options.items()},
+    )
+    if not is_concrete(transition, reward, policy, discount, *means, *options.values()):
+        return solve()
     check_problem(transition, reward, policy, discount, *means)
-    result = solver(transition, reward, policy, discount, *means, **options)
-    if is_concrete(result.horizon):
+    result = solve()
+    if is_concrete(*result):
         check_result(result)
     return result
 
@@ -224,10 +239,10 @@ def _checked(
 @jax.jit
 def _solve_bellman(transition, reward, policy, discount) -> Values:
     solution = linear.solve(
-        _average("sat,sa->st", transition, policy), _over_actions(policy, reward)[:, None], discount
+        average("sat,sa->st", transition, policy), over_actions(policy, reward)[:, None], discount
     )
     v = solution.x[:, 0]
-    q = reward + discount * _next_value(transition, v)
+    q = reward + discount * next_mean(transition, v)
     return Values(v, q, solution.residual, solution.horizon)
 
 
@@ -245,7 +260,7 @@ def _solve_ube(
     ensemble = (transition, mean_transition, policy)
     local_v = _local(form, _next_v, ensemble, members.v, mean.v)
     local_q = _local(form, _next_q, ensemble, members.q, mean.q)
-    cost_v = _over_actions(policy, reward).var(0) + discount**2 * local_v
+    cost_v = over_actions(policy, reward).var(0) + discount**2 * local_v
     cost_q = reward.var(0) + discount**2 * local_q
     if min_local is not None:
         cost_v, cost_q = jnp.maximum(cost_v, min_local), jnp.maximum(cost_q, min_local)
@@ -257,11 +272,11 @@ def _solve_ube(
 
 def _propagate(transition, policy, discount, cost_v, cost_q):
     """V- and Q-form of U = cost + discount^2 P U share one matrix, hence one factorization."""
-    flow = _average("sat,sa->st", transition, policy)
-    rhs = jnp.stack([cost_v, _over_actions(policy, cost_q)], -1)
+    flow = average("sat,sa->st", transition, policy)
+    rhs = jnp.stack([cost_v, over_actions(policy, cost_q)], -1)
     solution = linear.solve(flow, rhs, discount**2)
     v, next_u = solution.x.T
-    return v, cost_q + discount**2 * _next_value(transition, next_u), solution
+    return v, cost_q + discount**2 * next_mean(transition, next_u), solution
 
 
 def _local(form, next_moments, ensemble, members, mean):
@@ -271,8 +286,7 @@ def _local(form, next_moments, ensemble, members, mean):
         return members.var(0)
 
     def aleatoric(transition, value):
-        first, second = next_moments(transition, policy, value)
-        return second - first**2
+        return next_moments(transition, policy, value)[1]
 
     of_members = jax.vmap(aleatoric)  # each member's transition with its own value
     of_mean = jax.vmap(aleatoric, in_axes=(0, None))  # each member's transition, the mean value
@@ -301,15 +315,11 @@ def _decompose(transition, reward, policy, discount) -> Decomposition:
     mean = _solve_bellman(mean_transition, reward.mean(0), policy, discount)
 
     def parts(next_moments, value):
-        first, second = next_moments(mean_transition, policy, value)
-        member_first, member_second = jax.vmap(next_moments, in_axes=(0, None, None))(
+        _, total = next_moments(mean_transition, policy, value)
+        means, variances = jax.vmap(next_moments, in_axes=(0, None, None))(
             transition, policy, value
         )
-        return (
-            second - first**2,
-            member_first.var(0),
-            (member_second - member_first**2).mean(0),
-        )
+        return total, means.var(0), variances.mean(0)
 
     return Decomposition(
         *parts(_next_v, mean.v), *parts(_next_q, mean.q), mean.residual, mean.horizon
@@ -317,21 +327,15 @@ def _decompose(transition, reward, policy, discount) -> Decomposition:
 
 
 def _next_v(transition, policy, v):
-    """First and second moment `[S]` of V(s') over a and s'."""
-    return tuple(_over_actions(policy, _next_value(transition, x)) for x in (v, v**2))
+    """Mean and variance `[S]` of V(s') over a and s'."""
+    mean = over_actions(policy, next_mean(transition, v))
+    centre = jnp.broadcast_to(mean[:, None], policy.shape)
+    return mean, over_actions(policy, next_variance(transition, v, centre))
 
 
 def _next_q(transition, policy, q):
-    """First and second moment `[S, A]` of Q(s', a') over s' and a'."""
-    return tuple(_next_value(transition, _over_actions(policy, x)) for x in (q, q**2))
-
-
-def _next_value(transition, v):
-    return _average("sat,t->sa", transition, v)
-
-
-def _over_actions(policy, x):
-    return _average("sa,...sa->...s", policy, x)
-
-
-_average = functools.partial(jnp.einsum, precision="highest")
+    """Mean and variance `[S, A]` of Q(s', a') over s' and a'."""
+    v = over_actions(policy, q)
+    within = over_actions(policy, jnp.square(q - v[:, None]))
+    mean = next_mean(transition, v)
+    return mean, next_variance(transition, v, mean, within)

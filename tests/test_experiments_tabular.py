@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from experiments import benchmark_tabular, tabular
 
@@ -117,9 +119,60 @@ def test_latest_good_replaces_the_damaged_checkpoint(tmp_path):
     assert (tmp_path / "metrics.csv").read_bytes() == undamaged
 
 
-def test_figure_runs_what_is_missing_and_overlays_published_means(tmp_path, capsys):
+def defaults(*arguments):
+    options = tabular.make_flags()
+    options(["tabular", *arguments])
+    length = options.length if options.env.startswith("deep_sea") else 0
+    return tabular.make_config(options, method="exact_ube", length=length)
+
+
+def test_defaults_are_the_paper_settings():
+    sea = defaults("--env=deep_sea", "--length=7")
+    assert (sea.num_episodes, sea.count_weight, sea.noise_precision) == (1000, 7.0, 1e6)
+    assert (sea.agent.min_local, sea.agent.num_members, sea.agent.discount) == (-0.05, 5, 0.99)
+    noisy = defaults("--env=deep_sea_stochastic", "--length=7")
+    assert (noisy.num_episodes, noisy.count_weight, noisy.noise_precision) == (1000, 7.0, 1.0)
+    rooms = defaults("--env=seven_room")
+    assert (rooms.num_episodes, rooms.count_weight, rooms.noise_precision) == (5000, 1.0, 1e6)
+    assert rooms.agent.min_local == 0.0
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are saved, with what is drawn in them."""
+    figures = []
+    save = Figure.savefig
+
+    def note(figure, *arguments, **options):
+        figures.append(figure)
+        save(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", note)
+    return figures
+
+
+def heights(axes):
+    """Everything drawn in axes: lines, scattered points and bars."""
+    found = [y for line in axes.lines for y in np.atleast_1d(line.get_ydata())]
+    found += [y for dots in axes.collections for y in np.ravel(dots.get_offsets())]
+    return [*found, *(bar.get_height() for bar in axes.patches)]
+
+
+def test_seven_room_runs_and_overlays_published_means(tmp_path, drawn):
     published = tmp_path / "published.csv"
-    published.write_text("method,length,seed,total_regret,learning_time\npsrl,3,0,5,4\n")
+    published.write_text("method,episode,seed,total_regret\npsrl,0,0,1\npsrl,1,0,7.25\n")
+    options = ("--env=seven_room", "--figure", "--methods=psrl", "--num_seeds=1")
+    more = ("--num_episodes=2", f"--published={published}", f"--workdir={tmp_path / 'runs'}")
+    assert run(*options, *more) == 0
+    summary = json.loads((tmp_path / "runs" / "psrl" / "summary.json").read_text())
+    assert summary["env"] == "seven_room"
+    assert summary["num_episodes"] == 2
+    assert 7.25 in heights(drawn[-1].axes[0])
+
+
+def test_figure_runs_what_is_missing_and_overlays_published_means(tmp_path, capsys, drawn):
+    published = tmp_path / "published.csv"
+    published.write_text("method,length,seed,total_regret,learning_time\npsrl,3,0,5.125,4.25\n")
     options = (
         "--figure",
         "--lengths=3",
@@ -131,6 +184,7 @@ def test_figure_runs_what_is_missing_and_overlays_published_means(tmp_path, caps
     )
     assert run(*options) == 0
     assert (tmp_path / "runs" / "figure.png").stat().st_size > 0
+    assert {4.25, 5.125} <= {y for axes in drawn[-1].axes for y in heights(axes)}
     assert run(*options) == 0
     assert capsys.readouterr().out.count("20 of 20 episodes are done") == 2
 
@@ -139,6 +193,26 @@ def test_inspect_draws_heat_maps(tmp_path):
     options = ("--length=4", "--inspect", "--inspect_episodes=2,4", f"--workdir={tmp_path}")
     assert run(*options) == 0
     assert (tmp_path / "inspect.png").stat().st_size > 0
+    assert json.loads((tmp_path / "summary.json").read_text())["num_episodes"] == 4
+    assert (tmp_path / "metrics.csv").read_text().count("\n") == 1 + 4
+
+
+def test_ctrl_c_keeps_the_heat_maps_that_are_done(tmp_path):
+    workdir = tmp_path / "stopped"
+    process = start(
+        "--length=6", "--inspect", "--inspect_episodes=40,100000", f"--workdir={workdir}"
+    )
+    seen = ""
+    while "40/100000" not in seen:
+        character = process.stderr.read(1)
+        assert character, seen
+        seen += character
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "looks are kept" in out
+    assert (workdir / "inspect.png").stat().st_size > 0
+    assert json.loads((workdir / "summary.json").read_text())["num_episodes"] >= 40
 
 
 @pytest.mark.parametrize(
@@ -162,7 +236,7 @@ def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, conte
     [
         (["--env=maze"], "env must be one of toy"),
         (["--length=1"], "length must be at least 2, got 1"),
-        (["--num_episodes=0"], "num_episodes must be at least 1, got 0"),
+        (["--num_episodes=0"], "num_episodes must be an integer of at least 1, got 0"),
         (["--num_seeds=0"], "num_seeds must be at least 1, got 0"),
         (["--method=dqn"], "method must be one of ensemble_mean"),
         (["--discount=1.5"], r"discount must be in [0, 1), got 1.5"),
@@ -174,6 +248,7 @@ def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, conte
         (["--figure", "--published=missing.csv"], "missing.csv"),
         (["--inspect", "--inspect_episodes=0"], "inspect_episodes must be positive"),
         (["--inspect", "--num_episodes=1", "--inspect_episodes=x"], "must be integers"),
+        (["--inspect", "--num_episodes=3", "--inspect_episodes=5"], "leave num_episodes out"),
         (["deep_sea"], "flags look like --name=value"),
         (["--num_episode=5"], "Unknown command line flag"),
         (["--length=ten"], "invalid literal"),

@@ -18,10 +18,12 @@ import qusac_jax
 from experiments.run_directory import RunDirectory
 
 ROOT = pathlib.Path(__file__).parents[1]
-# Everything that happens in a run happens in these 80 steps; the first checkpoint is of trained
-# networks, ten steps after the warm-up.
+ENV = "gym:tests.short_env:Short-v0"
+# Everything that happens in a run happens in these 80 steps: episodes terminate and are cut off, D
+# is written over, and the first checkpoint is of trained networks, ten steps after the warm-up.
 TINY = [
-    "--env=gym:Pendulum-v1",
+    f"--env={ENV}",
+    "--termination=never",
     "--num_steps=80",
     "--num_seeds=2",
     "--eval_every=20",
@@ -32,7 +34,7 @@ TINY = [
     "--config.rollouts_per_step=3",
     "--config.rollout_length=2",
     "--config.updates_per_step=2",
-    "--config.replay_capacity=100",
+    "--config.replay_capacity=60",
     "--config.batch_size=8",
     "--config.num_members=2",
     "--config.actor_hidden=(8,)",
@@ -84,9 +86,11 @@ def test_a_run_leaves_everything_behind(finished):
     ]
     for name in ("eval_return", "eval_task_return", "mean_q", "mean_sqrt_u", "alpha"):
         assert all(np.isfinite(float(row[name])) for row in rows), name
+    assert all(np.isfinite(float(row["train_return"])) for row in rows if float(row["step"]))
+    assert [float(row["replay_size"]) for row in rows[-2:]] == [60, 60]
     assert all(np.isfinite(float(rows[-1][f"holdout_mse_{n}"])) for n in range(2))
     config = json.loads((finished / "config.json").read_text())
-    assert config["env"] == "gym:Pendulum-v1"
+    assert config["env"] == ENV
     assert config["config"]["batch_size"] == 8
     assert config["versions"]["jax"] == jax.__version__
     summary = json.loads((finished / "summary.json").read_text())
@@ -120,12 +124,33 @@ def test_seeds_on_two_devices_are_those_on_one(finished, tmp_path):
     assert compilations[0] == compilations[1]
 
 
-def test_divergence_stops_the_run_and_names_the_quantity(tmp_path):
-    wild = ["--config.critic_learning_rate=1e38", "--checkpoint_every=30"]
+def test_a_seed_alone_is_the_seed_among_others(finished, tmp_path):
+    workdir = tmp_path / "run"
+    code, out, err = run(*TINY, "--num_seeds=1", "--seed=1", f"--workdir={workdir}")
+    assert code == 0, out + err
+    both, alone = (
+        np.genfromtxt(path / "metrics.csv", delimiter=",", names=True)
+        for path in (finished, workdir)
+    )
+    for name in both.dtype.names:
+        np.testing.assert_allclose(
+            alone[name], both[both["seed"] == 1][name], rtol=1e-2, atol=1e-3, err_msg=name
+        )
+
+
+@pytest.mark.parametrize(
+    ("rate", "quantity"),
+    [
+        # The first of two updates throws the critics out; the second one's uncertainty shows it.
+        ("critic_learning_rate=1e38", "local_uncertainty"),
+        ("dynamics_learning_rate=1e38", "held-out error of the dynamics"),
+    ],
+)
+def test_divergence_stops_the_run_and_names_the_quantity(tmp_path, rate, quantity):
+    wild = [f"--config.{rate}", "--checkpoint_every=30"]
     code, _, err = run(*TINY, f"--workdir={tmp_path}/run", *wild)
     assert code == 2
-    # The first of the two updates throws the critics out; the second one's uncertainty shows it.
-    assert "diverged at step 40: local_uncertainty is not finite for seeds [0, 1]" in err
+    assert f"diverged at step 40: {quantity} is not finite for seeds [0, 1]" in err
     assert "the last good checkpoint is 30" in err
     assert "Traceback" not in err
 
@@ -184,11 +209,27 @@ def test_workdir_of_another_run_is_refused_and_untouched(finished):
     )
 
 
+RESULTS = ("metrics.csv", "summary.json", "config.json")
+
+
+def without_checkpoints_and_summary(path):
+    shutil.rmtree(path / "checkpoints")
+    (path / "summary.json").unlink()
+
+
+def as_of_seed_seven(path):
+    """The checkpoints stay those of seeds 0 and 1."""
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "seed": 7}))
+
+
 @pytest.mark.parametrize(
     ("change", "arguments", "message"),
     [
         (lambda path: None, ["--num_steps=60"], "use --num_steps=80 or more"),
         (lambda path: shutil.rmtree(path / "checkpoints"), [], "no checkpoint to continue from"),
+        (without_checkpoints_and_summary, [], "no checkpoint to continue from"),
+        (as_of_seed_seven, ["--seed=7", "--num_steps=90"], "seed: 0 there, 7 now"),
     ],
 )
 def test_results_are_never_overwritten_by_fewer_or_none(
@@ -197,7 +238,7 @@ def test_results_are_never_overwritten_by_fewer_or_none(
     workdir = tmp_path / "run"
     shutil.copytree(finished, workdir)
     change(workdir)
-    names = ("metrics.csv", "summary.json", "config.json")
+    names = [name for name in RESULTS if (workdir / name).exists()]
     before = [(workdir / name).read_bytes() for name in names]
     code, _, err = run(*TINY, f"--workdir={workdir}", *arguments)
     assert code == 2, err
@@ -227,6 +268,7 @@ def test_help_is_no_mistake():
         (["--preset=mpbo"], "did you mean 'mbpo'"),
         (["--config.discount=1.0"], "discount must lie in [0, 1), got 1.0"),
         (["--num_seeds=0"], "num_seeds must be at least 1, got 0"),
+        (["--seed=2147483647", "--num_seeds=2"], "must be below 2**31, got 2147483648"),
         (["--env=gym:CartPole-v1"], "gym:CartPole-v1"),
         (["--device=tpu"], "device 'tpu' is not there"),
         (["--config.rsik=1"], "--config.rsik is no hyperparameter (near: risk)"),

@@ -164,6 +164,16 @@ def test_vmap_over_seeds_equals_a_loop():
         np.testing.assert_allclose(mapped.reward[i], alone.reward, rtol=1e-6)
 
 
+def test_scalars_in_float64_do_not_widen_a_belief_in_float32():
+    with jax.enable_x64(True):
+        belief = posterior.init(5, 2)
+        data = visits(np.random.default_rng(0))
+        belief = posterior.update(
+            belief, data, weight=np.float64(2), noise_precision=jnp.float64(3)
+        )
+        assert {leaf.dtype for leaf in jax.tree.leaves(belief)} == {np.dtype("float32")}
+
+
 def test_float64():
     with jax.enable_x64(True):
         belief = posterior.init(5, 2, dtype=jnp.float64)

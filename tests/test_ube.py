@@ -352,6 +352,74 @@ def test_float32_in_float32_out():
         wide, narrow = solver(*problem, 0.95), solver(*single, np.float32(0.95))
         assert {field.dtype for field in narrow} == {np.dtype("float32")}
         np.testing.assert_allclose(narrow.q, wide.q, rtol=1e-4, atol=1e-5)
+        for function in (solver, jax.jit(solver)):  # a float64 scalar does not widen the arrays
+            same = function(*single, jnp.float64(0.95))
+            assert {field.dtype for field in same} == {np.dtype("float32")}
+            np.testing.assert_allclose(same.q, narrow.q, rtol=1e-5)
+    result = ube.solve_exact(*single, 0.95, min_local=np.float64(0.1))
+    assert {field.dtype for field in result} == {np.dtype("float32")}
+
+
+def test_float32_keeps_uncertainties_that_are_small_beside_the_values():
+    # Values of about 1000 that hardly differ: second moments minus squared means would be noise.
+    rng = np.random.default_rng(5)
+    transition = rng.dirichlet(np.ones(20), (5, 20, 3))
+    reward = np.tile(10.0 + rng.normal(size=(20, 3)), (5, 1, 1))
+    problem = (transition, reward, random_policy(rng, 20, 3))
+    single = [array.astype(np.float32) for array in problem]
+    for form in ube.FORMS:
+        wide, narrow = (
+            ube.solve_exact(*arrays, 0.99, min_local=None, form=form)
+            for arrays in (problem, single)
+        )
+        for field in ("local_v", "local_q"):
+            expected = getattr(wide, field)
+            error = np.max(np.abs(getattr(narrow, field) - expected))
+            assert error < 0.01 * np.max(np.abs(expected)), (form, field)
+        np.testing.assert_allclose(narrow.q, wide.q, rtol=0.05, atol=0.05 * np.max(wide.q))
+    wide, narrow = ube.decompose(*problem, 0.99), ube.decompose(*single, 0.99)
+    for field in ("total_v", "epistemic_v", "aleatoric_v", "total_q", "epistemic_q", "aleatoric_q"):
+        expected = getattr(wide, field)
+        np.testing.assert_allclose(getattr(narrow, field), expected, atol=0.01 * expected.max())
+
+
+def test_many_right_hand_sides_share_the_factors():
+    rng = np.random.default_rng(6)
+    size = 60
+    transition = rng.dirichlet(np.ones(size), (size, 1))
+    values = lambda reward: ube.solve_bellman(transition, reward, np.ones((size, 1)), 0.9).v
+    jacobian = jax.jit(jax.jacrev(values))
+    reward = rng.normal(size=(size, 1))
+    inverse = np.linalg.inv(np.eye(size) - 0.9 * transition[:, 0])
+    np.testing.assert_allclose(jacobian(reward)[..., 0], inverse, rtol=1e-9)
+    rewards = rng.normal(size=(7, size, 1))
+    np.testing.assert_allclose(
+        jax.vmap(values)(rewards), np.einsum("st,bta->bs", inverse, rewards), rtol=1e-9
+    )
+    used = jacobian.lower(reward).compile().memory_analysis().temp_size_in_bytes
+    assert used < size**3 * 8 / 2  # a copy of the factors for each row of the Jacobian
+
+
+def test_residual_and_horizon_are_the_worst_of_all_systems():
+    rng = np.random.default_rng(7)
+    transition, reward = random_ensemble(rng)
+    policy = random_policy(rng, 5, 2)
+    each = [ube.solve_bellman(p, r, policy, 1.0) for p, r in zip(transition, reward, strict=True)]
+    for solver in SOLVERS.values():
+        result = solver(transition, reward, policy, 1.0)
+        assert result.residual >= max(values.residual for values in each) > 0
+        assert result.horizon >= max(values.horizon for values in each)
+    transition[1, 0, :] = np.eye(5)[0]  # one member never leaves state 0
+    for solver in SOLVERS.values():
+        assert not np.isfinite(jax.jit(solver)(transition, reward, policy, 1.0).horizon)
+
+
+def test_gradient_of_the_bound_outside_jit():
+    rng = np.random.default_rng(8)
+    problem = (*random_ensemble(rng), random_policy(rng, 5, 2), 0.9)
+    total = lambda bound: ube.solve_exact(*problem, min_local=bound).v.sum()
+    ends = total(10.0 + 1e-4), total(10.0 - 1e-4)
+    np.testing.assert_allclose(jax.grad(total)(10.0), (ends[0] - ends[1]) / 2e-4, rtol=1e-6)
 
 
 # What cannot be solved, and what a user may pass by mistake.
@@ -424,6 +492,25 @@ def test_discount_one_needs_a_policy_that_terminates():
     transition[0, 0, 1] = transition[1, 0, 0] = 1.0  # states 0 and 1 for ever; 2 ends
     with pytest.raises(ValueError, match="2 states never reach termination, for example state 0"):
         ube.solve_bellman(transition, np.zeros((3, 1)), np.ones((3, 1)), 1.0)
+
+
+def test_slow_termination_is_termination():
+    # A million steps: nothing for float32, no difficulty in float64.
+    problem = (np.full((1, 1, 1), 1 - 1e-6), np.ones((1, 1)), np.ones((1, 1)), 1.0)
+    np.testing.assert_allclose(ube.solve_bellman(*problem).v, 1e6, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"singular or ill-conditioned|never reach termination"):
+        ube.solve_bellman(*(np.float32(array) for array in problem))
+
+
+def test_scalars_with_axes_and_shapes_that_do_not_fit_are_named():
+    transition, reward, policy, _ = good_problem()
+    for solver in SOLVERS.values():
+        with pytest.raises(ValueError, match=r"discount must be a scalar, got shape \(2,\)"):
+            jax.jit(solver)(transition, reward, policy, jnp.array([0.9, 0.8]))
+    with pytest.raises(ValueError, match="min_local must be a scalar"):
+        ube.solve_exact(transition, reward, policy, 0.9, min_local=np.zeros(2))
+    with pytest.raises(ValueError, match=r"reward must have shape \[N, S, A\]"):
+        ube.check_problem(transition, np.zeros(3), policy, 0.9)
 
 
 def test_bad_means_and_unknown_form_are_named():
@@ -549,6 +636,19 @@ def test_moments_with_cycles_are_right_in_the_limit_of_much_data():
     q = jax.vmap(ube.solve_bellman, in_axes=(0, 0, None, None))(*samples, policy, 0.9).q
     result = ube.solve_moments(belief, jnp.asarray(policy), 0.9)
     np.testing.assert_allclose(result.q, q.var(0), rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("counts", "discount"), [((4.0, 0.4), 0.99), ((0.3, 0.1), 0.9), ((1e-6, 1e-6), 1.0)]
+)
+def test_moments_refuse_cycles_whose_surprises_grow(counts, discount):
+    # One state that returns to itself or ends: with so little data, the series has no limit.
+    belief = posterior.init(1, 1, concentration=np.array([[counts]]), dtype=float)
+    result = jax.jit(ube.solve_moments)(belief, jnp.ones((1, 1)), discount)
+    assert not result.horizon < 1e5
+    if discount < 1:
+        with pytest.raises(ValueError, match="singular or ill-conditioned"):
+            ube.solve_moments(belief, jnp.ones((1, 1)), discount)
 
 
 def test_moments_refuse_bad_input():

@@ -73,11 +73,13 @@ class VectorEnvironment:
         self._return[:] = self._task_return[:] = self._length[:] = 0
         return self._observation.copy()
 
-    def step(self, actions: Any) -> StepResult:
-        """Steps every environment and resets those whose episode ended.
+    def step(self, actions: Any, active: np.ndarray | None = None) -> StepResult:
+        """Steps environments and resets those whose episode ended.
 
         Args:
             actions: `[R, D]` in [-1, 1]; what lies outside is clipped.
+            active: `[R]` bool, which to step; default all. The others stay as they are, with
+                reward 0.
 
         Raises:
             ValueError: if the shape is wrong or a value is not finite, on either side.
@@ -89,11 +91,13 @@ class VectorEnvironment:
                 f"actions must have shape {(num_envs, self.spec.action_size)} (environments, "
                 f"action size), got {actions.shape}"
             )
-        next_observation = np.empty_like(self._observation)
-        reward, task_reward = np.empty(num_envs, np.float32), np.empty(num_envs, np.float32)
-        terminated, truncated = np.empty(num_envs, bool), np.empty(num_envs, bool)
+        next_observation = self._observation.copy()
+        reward, task_reward = np.zeros(num_envs, np.float32), np.zeros(num_envs, np.float32)
+        terminated, truncated = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
         ended = np.full((3, num_envs), np.nan)
         for i, env in enumerate(self._envs):
+            if active is not None and not active[i]:
+                continue
             observation, with_cost, terminated[i], truncated[i], info = env.step(actions[i])
             next_observation[i] = self._observation[i] = observation
             reward[i], task_reward[i] = with_cost, info["task_reward"]

@@ -7,7 +7,6 @@ Axes: N members, M critics per member, B batch, O observation size, D action siz
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import NamedTuple
 
 import chex
@@ -23,19 +22,13 @@ from qusac_jax.qusac.replay import Buffer, Transition
 Metrics = dict[str, jax.Array]
 
 
-def never(observation: jax.Array, action: jax.Array, next_observation: jax.Array) -> jax.Array:
-    """Termination of a task that only time limits end: `[..., O] -> [...]` all false."""
-    del observation, action
-    return jnp.zeros(next_observation.shape[:-1], bool)
-
-
 @dataclasses.dataclass(frozen=True)
 class Task:
     """What the agent must know of its environment; hashable."""
 
     observation_size: int  # O
     action_size: int  # D, every action in [-1, 1]
-    termination: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] = never
+    termination: rollouts.Termination  # when an episode ends, for rollouts of the model
 
 
 class TrainState(NamedTuple):
@@ -171,15 +164,22 @@ def refresh(
     Raises:
         ValueError: if the agent has no model.
     """
-    if state.dynamics is None or state.model_data is None:
-        raise ValueError("refresh needs dynamics, but critic_data 'replay' trains without a model")
     key, key_fit, key_roll = jax.random.split(state.key, 3)
-    model = _dynamics_model(config, task)
+    state, report = fit_dynamics(state._replace(key=key), key_fit, config=config, task=task)
+    return refill(state, key_roll, config=config, task=task), report
+
+
+def fit_dynamics(
+    state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task
+) -> tuple[TrainState, dynamics_lib.FitReport]:
+    """The first half of `refresh`: fits the dynamics on D, with `key` consumed."""
+    if state.dynamics is None:
+        raise ValueError("there are no dynamics: critic_data 'replay' trains without a model")
     dynamics, report = dynamics_lib.fit(
-        model,
+        _dynamics_model(config, task),
         state.dynamics,
         state.replay,
-        key_fit,
+        key,
         batch_size=config.batch_size,
         learning_rate=config.dynamics_learning_rate,
         patience=config.fit_patience,
@@ -188,27 +188,32 @@ def refresh(
         holdout_every=config.holdout_every,
         normalize_inputs=config.normalize_inputs,
         nll_beta=config.nll_beta,
+        stop_per_target=config.fit_stop_per_target,
     )
+    return state._replace(dynamics=dynamics), report
+
+
+def refill(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
+    """The second half of `refresh`: rolls the dynamics out into D_model and D_1..D_N."""
+    if state.dynamics is None or state.model_data is None:
+        raise ValueError("there are no dynamics: critic_data 'replay' trains without a model")
 
     def policy(observation: jax.Array, key: chex.PRNGKey) -> jax.Array:
         return act(state.learner.actor, observation, key, config=config, task=task)
 
     model_data, member_data = rollouts.refill(
-        model,
-        dynamics,
+        _dynamics_model(config, task),
+        state.dynamics,
         policy,
         task.termination,
         state.replay,
         state.model_data,
         state.member_data,
-        key_roll,
+        key,
         num_rollouts=_num_rollouts(config),
         length=config.rollout_length,
     )
-    state = state._replace(
-        dynamics=dynamics, model_data=model_data, member_data=member_data, key=key
-    )
-    return state, report
+    return state._replace(model_data=model_data, member_data=member_data)
 
 
 def act(
@@ -226,8 +231,18 @@ def act(
     return networks.sample_action(module, actor, observation, key)[0]
 
 
+def finite_parts(state: TrainState) -> dict[str, jax.Array]:
+    """Whether all numbers are finite, `[]` for each part of the learner and for the dynamics."""
+    parts = {**state.learner._asdict(), "dynamics": state.dynamics}
+    finite = lambda part: [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(part)]
+    return {name: jnp.all(jnp.array([True, *finite(part)])) for name, part in parts.items()}
+
+
 def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task) -> Metrics:
     """What tells a person why a run explores or not, on a large batch of model states.
+
+    States of D take their place as long as D_model is empty. Before the first step there are none,
+    and the values are those of the observation 0.
 
     Args:
         state: not donated.
@@ -237,15 +252,20 @@ def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task
 
     Returns:
         Named scalars: `mean_q`, `mean_sqrt_u`, `max_sqrt_u`, `sqrt_u_bound` (the largest sqrt(U)
-        that the local uncertainty of recent batches allows), `critic_spread` (root of the mean
-        variance over members), `alpha`, `rewarded_share_replay`, `rewarded_share_model`,
-        `replay_size`, `rewarded_predicted` (the part of the reward of rewarded transitions in D, of
-        at most B of them, that the model predicts in the mean; 0 where there are none, not there
-        without a model).
+        that the local uncertainty of recent batches allows; NaN without a U-net), `critic_spread`
+        (root of the mean variance over members), `alpha`, `entropy`, `rewarded_share_replay`,
+        `rewarded_share_model`, `replay_size`, `rewarded_predicted` (the part of the reward of
+        rewarded transitions in D, of at most B of them, that the model predicts in the mean; 0
+        where there are none, not there without a model).
     """
     source = state.replay if state.model_data is None else state.model_data
     key_batch, key_values = jax.random.split(key)
-    batch = replay.sample(source, key_batch, 8 * config.batch_size)
+    count = 8 * config.batch_size
+    batch = jax.tree.map(
+        lambda model, real: jnp.where(source.size > 0, model, real),
+        replay.sample(source, key_batch, count),
+        replay.sample(state.replay, key_batch, count),
+    )
     metrics = learner_lib.describe_values(
         state.learner,
         batch.observation,

@@ -17,8 +17,9 @@ UBE_METHODS = ("upper_bound", "pombu", "exact_ube")
 class Config:
     """One agent's hyperparameters; the defaults are the paper's online table (appendix D).
 
-    Four defaults depart from it, for reasons measured in BUILD_NOTES.md: `critic_init_gain=10.0`,
-    `nll_beta=0.0`, `clip_u=False` and `gap_samples=10` are the paper's and its first code's.
+    Five defaults depart from it, for reasons measured in BUILD_NOTES.md: `critic_init_gain=10.0`,
+    `nll_beta=0.0`, `fit_stop_per_target=False`, `clip_u=False` and `gap_samples=10` are the paper's
+    and its first code's.
 
     Hashable, so that it can be a static argument of a jitted function. Every field is a
     command-line flag, `--config.FIELD=VALUE`.
@@ -67,6 +68,7 @@ class Config:
     fit_patience: int = 1  # epochs without a better member before the fit stops
     fit_improvement: float = 0.01  # relative decrease of held-out error that counts as better
     fit_max_epochs: int = 50
+    fit_stop_per_target: bool = True  # whether one better target counts; False: only their mean
     holdout_every: int = 20  # every 20th slot of D is held out: 5 %
     nll_beta: float = 0.5  # 0: maximum likelihood (the paper); above, rare targets count for more
     normalize_inputs: bool = False  # scale the dynamics' inputs by the statistics of D
@@ -134,6 +136,12 @@ class Config:
                 f"method {self.method!r} needs at least two critic groups that can disagree, got "
                 f"num_members {self.num_members} with critic_data {self.critic_data!r}; use "
                 "num_members 2 or more with critic_data 'member', or risk 0"
+            )
+        if self.method == "exact_ube" and self.uses_model and self.num_groups < 2:
+            raise ValueError(
+                "method 'exact_ube' needs at least two critic groups, or its gap term is always 0, "
+                f"got num_members {self.num_members} with critic_data {self.critic_data!r}; use "
+                "num_members 2 or more with critic_data 'member', or method 'pombu'"
             )
         if self.method in ("pombu", "exact_ube") and (not self.uses_model or self.num_members < 2):
             raise ValueError(

@@ -34,8 +34,8 @@ class _Progress(NamedTuple):
     params: networks.Params
     opt_state: optax.OptState
     best_params: networks.Params
-    best_mse: jax.Array  # [N, O + 1] lowest held-out error of each target
-    kept_mse: jax.Array  # [N, O + 1] of the best weights
+    best_mse: jax.Array  # [N, O + 1] lowest held-out errors, [N, 1] of their mean over targets
+    kept_mse: jax.Array  # [N] held-out error of the best weights, mean over targets
     train_loss: jax.Array  # [N]
     stale: jax.Array  # [] epochs since a member improved
     epoch: jax.Array  # []
@@ -93,17 +93,19 @@ def fit(
     holdout_every: int,
     normalize_inputs: bool,
     nll_beta: float,
+    stop_per_target: bool,
 ) -> tuple[Dynamics, FitReport]:
     """Maximum-likelihood training of all members on the buffer (Algorithm 2, line 5).
 
     Every `holdout_every`-th slot of the buffer is never trained on, in this call or a later one,
     so the held-out error is honest although the weights carry over from call to call. Each member
     shuffles the rest for itself. Training stops when for `patience` epochs no member has lowered
-    its held-out error of any target by the share `improvement`; each member keeps the weights of
-    its last improvement. Targets are compared one by one: in one sum, a reward that cannot be
-    predicted yet would hide that the states still improve. The first epoch is always accepted:
-    against the weights from before it, which fit the previous data, the comparison would freeze
-    the model while the data changes.
+    its held-out error by the share `improvement`, compared with the lowest so far; each member
+    keeps the weights of its last improvement. With `stop_per_target` it is enough that the error of
+    one target, a component of s' - s or the reward, is lowered: in the mean over targets, a reward
+    that cannot be predicted yet would hide that the states still improve. The first epoch is always
+    accepted: against the weights from before it, which fit the previous data, the comparison would
+    freeze the model while the data changes.
 
     Array shapes do not depend on how full the buffer is, so nothing recompiles as it grows.
 
@@ -120,6 +122,7 @@ def fit(
         holdout_every: at least 2.
         normalize_inputs: whether to recompute the scaling of the inputs from the buffer.
         nll_beta: of `weighted_nll`, in [0, 1]; 0 is maximum likelihood.
+        stop_per_target: whether an improvement of any one target counts, or that of their mean.
 
     Returns:
         The fitted ensemble and a report.
@@ -162,8 +165,10 @@ def fit(
             0, num_steps, step, (progress.params, progress.opt_state, jnp.zeros(num_members))
         )
         mse = _holdout_mse(model, dynamics._replace(params=params), buffer, holdout_every)
+        mean_mse = jnp.mean(mse, axis=-1)
+        judged = mse if stop_per_target else mean_mse[:, None]
         first = progress.epoch == 0
-        better = first | jnp.any(mse < progress.best_mse * (1.0 - improvement), axis=-1)  # [N]
+        better = first | jnp.any(judged < progress.best_mse * (1.0 - improvement), axis=-1)  # [N]
 
         def keep(new: jax.Array, old: jax.Array) -> jax.Array:
             return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
@@ -172,8 +177,8 @@ def fit(
             params=params,
             opt_state=opt_state,
             best_params=jax.tree.map(keep, params, progress.best_params),
-            best_mse=jnp.minimum(mse, progress.best_mse),
-            kept_mse=keep(mse, progress.kept_mse),
+            best_mse=jnp.minimum(judged, progress.best_mse),
+            kept_mse=keep(mean_mse, progress.kept_mse),
             train_loss=total / jnp.maximum(num_steps, 1),
             stale=jnp.where(jnp.any(better), 0, progress.stale + 1),
             epoch=progress.epoch + 1,
@@ -187,15 +192,17 @@ def fit(
         params=dynamics.params,
         opt_state=dynamics.opt_state,
         best_params=dynamics.params,
-        best_mse=jnp.full((num_members, model.observation_size + 1), jnp.inf),
-        kept_mse=jnp.zeros((num_members, model.observation_size + 1)),
+        best_mse=jnp.full(
+            (num_members, model.observation_size + 1 if stop_per_target else 1), jnp.inf
+        ),
+        kept_mse=jnp.zeros(num_members),
         train_loss=jnp.zeros(num_members),
         stale=jnp.int32(0),
         epoch=jnp.int32(0),
         key=key,
     )
     end = jax.lax.while_loop(unfinished, run_epoch, start)
-    report = FitReport(jnp.mean(end.kept_mse, axis=-1), end.train_loss, end.epoch)
+    report = FitReport(end.kept_mse, end.train_loss, end.epoch)
     return dynamics._replace(params=end.best_params, opt_state=end.opt_state), report
 
 

@@ -318,7 +318,7 @@ def describe_values(
         "mean_q": jnp.mean(losses.group_value(q)),
         "mean_sqrt_u": jnp.mean(std),
         "max_sqrt_u": jnp.max(std),
-        "sqrt_u_bound": bound if config.uses_unet else jnp.max(std),
+        "sqrt_u_bound": bound if config.uses_unet else jnp.full((), jnp.nan),
         "critic_spread": jnp.sqrt(jnp.mean(spread)),
         "alpha": jnp.exp(learner.log_temperature),
         "entropy": -jnp.mean(log_prob),

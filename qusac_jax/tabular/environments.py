@@ -105,8 +105,12 @@ def from_arrays(
                 "reward_std must be finite and not negative, got values from "
                 f"{reward_std.min():.6g} to {reward_std.max():.6g}"
             )
-    if horizon < 1:
-        raise ValueError(f"horizon must be at least 1 step, got {horizon}")
+    if not isinstance(horizon, int | np.integer) or horizon < 1:
+        raise ValueError(f"horizon must be an integer of at least 1 step, got {horizon}")
+    returns = {"optimal_return": optimal_return, "solved_return": solved_return}
+    for argument, value in returns.items():
+        if value is not None and not np.isfinite(value):
+            raise ValueError(f"{argument} must be finite or None, got {value}")
     if cells is not None and np.shape(cells) != (num_states, 2):
         raise ValueError(f"cells must have shape [S, 2] = ({num_states}, 2), got {np.shape(cells)}")
     if optimal_return is None:

@@ -35,8 +35,9 @@ class Config:
     def __post_init__(self):
         """Raises `ValueError` naming the field, its value and what is allowed."""
         for name in ("num_episodes", "num_chunks"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {value}")
         for name in ("count_weight", "noise_precision"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
@@ -140,8 +141,7 @@ def act(
         where the horizon did), and `[T]` whether the step took place.
     """
     policy, num_states = jnp.asarray(policy), len(policy)
-    key_start, key_steps = jax.random.split(key)
-    key_noise = jax.random.fold_in(key_steps, 0)
+    key_start, key_steps, key_noise = jax.random.split(key, 3)
     first = _draw(world.cumulative_start, jax.random.uniform(key_start))
 
     def step(state, uniform):

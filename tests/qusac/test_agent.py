@@ -8,10 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax.qusac import agent, presets, replay
+from qusac_jax.qusac import agent, networks, presets, replay
 from qusac_jax.qusac.config import METHODS, Config
 
-TASK = agent.Task(observation_size=3, action_size=2)
+TASK = agent.Task(
+    observation_size=3,
+    action_size=2,
+    termination=lambda observation, action, next_observation: next_observation[..., 0] > 3.0,
+)
 SMALL = Config(
     num_members=3,
     batch_size=16,
@@ -123,6 +127,69 @@ def test_predicted_share_of_the_rewards_by_hand(alone):
     np.testing.assert_allclose(share(state), 2 * 1.5 / (2.0 + 4.0), rtol=1e-6)
 
 
+def test_before_the_first_rollouts_the_log_is_about_states_of_D(alone):
+    empty = alone.init(jax.random.key(0))
+    data = jax.tree.map(lambda x: x[:4], random_transitions(0))
+    values = [
+        alone.diagnose(state, jax.random.key(1))["mean_q"]
+        for state in (
+            empty,
+            empty._replace(replay=replay.add(empty.replay, data)),
+            empty._replace(model_data=replay.add(empty.model_data, data)),
+        )
+    ]
+    assert values[0] != values[1]
+    np.testing.assert_allclose(values[1], values[2], rtol=0.2)
+
+
+def test_every_critic_learns_from_the_data_of_its_member():
+    # Rewards i in D_i and discount 0: critic i must say i, whatever D_model holds.
+    config = dataclasses.replace(
+        SMALL, discount=0.0, updates_per_step=400, critic_learning_rate=3e-2
+    )
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    data = jax.tree.map(lambda x: x[:8], random_transitions(0, 24))
+    members = jnp.arange(3.0)[:, None] * jnp.ones(8)
+    fill = jax.vmap(lambda buffer, r: replay.add(buffer, data._replace(reward=r)))
+    other = data._replace(reward=jnp.full(8, -9.0))
+    state = state._replace(
+        member_data=fill(state.member_data, members),
+        model_data=replay.add(state.model_data, other),
+        replay=replay.add(state.replay, other),
+    )
+    one = jax.tree.map(lambda x: x[0], data)
+    state, _, _ = agent.train_step(state, one, one.observation, config=config, task=TASK)
+    critic = networks.Critic(config.critic_hidden, config.num_groups, config.num_critics)
+    q = networks.apply(critic, state.learner.critic, data.observation, data.action)
+    np.testing.assert_allclose(jnp.mean(q, axis=(1, 2)), [0.0, 1.0, 2.0], atol=0.2)
+
+
+def test_rollouts_follow_the_dynamics_that_have_just_been_fitted():
+    config = dataclasses.replace(SMALL, dynamics_learning_rate=1e-2, fit_max_epochs=40)
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    data = random_transitions(0, 64)
+    data = data._replace(next_observation=data.observation + 2.0, reward=jnp.full(64, 5.0))
+    state = state._replace(replay=replay.add(state.replay, data))
+    state, _ = agent.refresh(state, config=config, task=TASK)
+    for buffer in (state.model_data, state.member_data):
+        first, moved = buffer.data.observation, buffer.data.next_observation
+        np.testing.assert_allclose(jnp.mean(moved - first), 2.0, atol=0.5)
+        np.testing.assert_allclose(jnp.mean(buffer.data.reward), 5.0, atol=1.0)
+
+
+def test_what_is_not_finite_is_found_by_its_name(alone):
+    state = alone.init(jax.random.key(0))
+    assert all(agent.finite_parts(state).values())
+    spoil = lambda tree: jax.tree.map(lambda x: x.at[(0,) * x.ndim].set(jnp.nan), tree)
+    moments = state.dynamics.opt_state[0]._replace(mu=spoil(state.dynamics.opt_state[0].mu))
+    broken = state._replace(
+        learner=state.learner._replace(target_critic=spoil(state.learner.target_critic)),
+        dynamics=state.dynamics._replace(opt_state=(moments, *state.dynamics.opt_state[1:])),
+    )
+    found = agent.finite_parts(broken)
+    assert {name for name, finite in found.items() if not finite} == {"target_critic", "dynamics"}
+
+
 def test_learning_changes_what_it_should(alone):
     key = jax.random.key(1)
     before = alone.init(key)
@@ -159,6 +226,8 @@ def test_every_method_runs_and_reports_finite_values(method):
     assert (np.abs(actions) <= 1).all()
     assert all(np.isfinite(value) for value in metrics.values())
     values = runner.diagnose(state, jax.random.key(1))
+    bound = values.pop("sqrt_u_bound")
+    assert np.isfinite(bound) == config.uses_unet
     assert all(np.isfinite(value) for value in values.values())
     assert (float(values["mean_sqrt_u"]) > 0) == (method != "ensemble_mean")
     assert (state.learner.unet is not None) == config.uses_unet

@@ -41,6 +41,12 @@ def test_methods_that_need_a_model_say_so(method):
         Config(method=method, critic_data="replay")
 
 
+def test_exact_ube_needs_critics_that_can_disagree():
+    with pytest.raises(ValueError, match="at least two critic groups, or its gap term"):
+        Config(method="exact_ube", critic_data="model")
+    Config(method="pombu", critic_data="model")
+
+
 def test_defaults_are_the_paper_table():
     # Table "Hyperparameters for the DeepMind Control Suite experiments", appendix D.
     config = Config()

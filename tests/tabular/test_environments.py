@@ -101,7 +101,9 @@ GOOD = {"transition": np.full((2, 2, 2), 0.5), "reward": np.zeros((2, 2)), "star
         ({"reward": np.full((2, 2), np.inf)}, "reward must be finite"),
         ({"start": 2}, r"start must be a state in 0 .. 1, got 2"),
         ({"start": [0.5, 0.6]}, "start must be a state or a distribution .* sum of 1.1"),
-        ({"horizon": 0}, "horizon must be at least 1 step, got 0"),
+        ({"horizon": 0}, "horizon must be an integer of at least 1 step, got 0"),
+        ({"horizon": 2.7}, "horizon must be an integer of at least 1 step, got 2.7"),
+        ({"optimal_return": float("nan")}, "optimal_return must be finite or None, got nan"),
         ({"cells": [[0, 0]]}, r"cells must have shape \[S, 2\]"),
     ],
 )

@@ -140,7 +140,7 @@ def test_small_case_of_the_deep_sea_figure(method, total_regret, learning_time):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_episodes": 0}, "num_episodes must be at least 1, got 0"),
+        ({"num_episodes": 0}, "num_episodes must be an integer of at least 1, got 0"),
         ({"count_weight": 0.0}, "count_weight must be positive, got 0.0"),
         ({"seed_axis": "pmap"}, "seed_axis must be vmap or map, got 'pmap'"),
     ],

@@ -1,0 +1,40 @@
+"""Evaluation episodes of several seeds beside each other."""
+
+import numpy as np
+
+from experiments.evaluation import evaluate
+from qusac_jax import environments
+
+ENV = "gym:tests.short_env:Short-v0"
+
+
+def test_seeds_do_not_disturb_each_other():
+    # Episodes end after different numbers of steps; nothing of that may reach the other seed.
+    seeds = [5, 6, 7, 8]  # two of each of two runs
+    policy = lambda observation: np.sin(7.0 * observation[..., :1])
+    together = environments.VectorEnvironment(ENV, seeds)
+    alone = [environments.VectorEnvironment(ENV, part) for part in (seeds[:2], seeds[2:])]
+    lengths = set()
+    for _ in range(4):
+        result = evaluate(together, policy, num_seeds=2)
+        for i, env in enumerate(alone):
+            expected = evaluate(env, policy, num_seeds=1)
+            np.testing.assert_array_equal(result.episode_return[i], expected.episode_return[0])
+            np.testing.assert_array_equal(
+                result.episode_task_return[i], expected.episode_task_return[0]
+            )
+        lengths.update(np.round(result.episode_return.ravel(), 6))
+    assert len(lengths) == 16  # every episode its own
+
+
+def test_returns_are_those_of_one_whole_episode():
+    env, other = (environments.VectorEnvironment(ENV, [3]) for _ in range(2))
+    push = lambda observation: np.ones_like(observation[..., :1])
+    result = evaluate(env, push, num_seeds=1)
+    other.reset()
+    steps = [other.step(np.ones((1, 1)))]
+    while np.isnan(steps[-1].episode_return[0]):
+        steps.append(other.step(np.ones((1, 1))))
+    rewards = [step.reward[0] for step in steps]
+    assert 1 < len(rewards) < 13  # terminated
+    np.testing.assert_allclose(result.episode_return, [[np.sum(rewards)]], rtol=1e-6)
