@@ -177,6 +177,31 @@ def test_ties_are_broken_at_random():
     np.testing.assert_allclose(share, 0.5, atol=5 * 0.5 / np.sqrt(600))
 
 
+def test_differences_of_rounding_are_ties():
+    belief = posterior.init(1, 2)
+    belief = belief._replace(reward_mean=jnp.array([[1.0, np.nextafter(np.float32(1), 2)]]))
+    config = agent.Config(method="ensemble_mean")
+    guess, policy = agent.init_guess(1, config), jnp.zeros(1, int)
+    chosen = {
+        int(agent.optimize(belief, policy, guess, jax.random.key(i), config=config).policy[0])
+        for i in range(20)
+    }
+    assert chosen == {0, 1}
+
+
+@pytest.mark.parametrize("method", ["pombu", "exact_ube", "upper_bound"])
+def test_what_is_propagated_is_raised_to_the_bound(method):
+    belief, policy, key = some_belief(), some_policy(), jax.random.key(1)
+    free = agent.evaluate(
+        belief, policy, key, config=agent.Config(method=method, min_local=-1e3)
+    ).local
+    bound = float(jnp.median(free))
+    raised = agent.evaluate(
+        belief, policy, key, config=agent.Config(method=method, min_local=bound)
+    )
+    np.testing.assert_allclose(raised.local, jnp.maximum(free, bound), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
