@@ -57,15 +57,20 @@ def start(*arguments):
     )
 
 
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
-    options = ("--length=6", "--num_seeds=2", "--num_episodes=2000")
-    process = start(*options, f"--workdir={tmp_path / 'stopped'}")
+def interrupt_after(process, progress):
+    """Sends what Ctrl-C sends, as soon as `progress` has been shown."""
     seen = ""
-    while "40/2000" not in seen:
+    while progress not in seen:
         character = process.stderr.read(1)
         assert character, seen
         seen += character
     process.send_signal(signal.SIGINT)
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
+    options = ("--length=6", "--num_seeds=2", "--num_episodes=2000")
+    process = start(*options, f"--workdir={tmp_path / 'stopped'}")
+    interrupt_after(process, "40/2000")
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "the same command goes on" in out
@@ -202,12 +207,7 @@ def test_ctrl_c_keeps_the_heat_maps_that_are_done(tmp_path):
     process = start(
         "--length=6", "--inspect", "--inspect_episodes=40,100000", f"--workdir={workdir}"
     )
-    seen = ""
-    while "40/100000" not in seen:
-        character = process.stderr.read(1)
-        assert character, seen
-        seen += character
-    process.send_signal(signal.SIGINT)
+    interrupt_after(process, "40/100000")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "looks are kept" in out
