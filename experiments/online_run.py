@@ -150,9 +150,7 @@ class OnlineRun:
                 f"num_steps is {self._num_steps}, but {restored.step} steps are done in "
                 f"{directory.path}; use --num_steps={restored.step} or more"
             )
-        directory.check_identity(
-            f"checkpoint {restored.step} in {directory.checkpoints}", restored.metadata["identity"]
-        )
+        directory.check_checkpoint(restored.step, restored.metadata)
         self._state, host = restored.device, restored.host
         self._observation = self._env.set_state(host["env"])
         self._eval_env.set_state(host["eval_env"])

@@ -74,9 +74,15 @@ class RunDirectory:
         """The values that decide the run's results, to be kept in a checkpoint."""
         return {k: v for k, v in _flatten(self._config).items() if k.split(".")[0] not in _FREE}
 
-    def check_identity(self, what: str, identity: dict[str, Any]) -> None:
-        """Raises `ValueError` if `what` was made by a run with other values than this one."""
-        _check_same(what, identity, self.identity())
+    def check_checkpoint(self, step: int, metadata: dict[str, Any]) -> None:
+        """Raises `ValueError` if a checkpoint was made by a run with other values than this one.
+
+        Args:
+            step: of the checkpoint.
+            metadata: what was saved with it, `identity` among it.
+        """
+        what = f"checkpoint {step} in {self.checkpoints}"
+        _check_same(what, metadata.get("identity", {}), self.identity())
 
     def accept(self) -> None:
         """Writes the new config.json, once it is clear that the run goes on with it."""

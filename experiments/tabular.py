@@ -155,7 +155,7 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
     checkpointer = Checkpointer(directory.checkpoints)
     begun = experiment.begin(environment, seeds, config=config)
     if checkpointer.steps():
-        begun = _restore(checkpointer, begun, options.resume)
+        begun = _restore(checkpointer, directory, begun, options.resume)
         if begun.num_episodes > config.num_episodes:
             raise ValueError(
                 f"num_episodes is {config.num_episodes}, but {begun.num_episodes} are done in "
@@ -167,6 +167,7 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
             f"{workdir} has results, but no checkpoint to continue from; put its checkpoints back, "
             "or choose another workdir"
         )
+    checkpointer.delete_after(begun.num_episodes)
     directory.accept()
     label = f"{environment.name} {length} {method}" if length else f"{environment.name} {method}"
     progress, stopped_by, ticks = begun, None, []
@@ -180,9 +181,9 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
             if stopped_by is not None:
                 break
             if ticks[-1][1] - saved_at > _SECONDS_BETWEEN_CHECKPOINTS:
-                _save(checkpointer, progress)
+                _save(checkpointer, directory, progress)
                 saved_at = time.perf_counter()
-        _save(checkpointer, progress)
+        _save(checkpointer, directory, progress)
     checkpointer.close()
     is_written = directory.read_summary().get("num_episodes") == progress.num_episodes
     if not ticks and is_written and (workdir / "metrics.csv").is_file():
@@ -240,17 +241,20 @@ def _seconds_per_episode(ticks: list[tuple[int, float]], num_seeds: int) -> floa
     return (end - start) / (last - first) / num_seeds
 
 
-def _save(checkpointer: Checkpointer, progress: experiment.Progress) -> None:
-    checkpointer.save(progress.num_episodes, progress.state, progress.metrics, {})
+def _save(
+    checkpointer: Checkpointer, directory: RunDirectory, progress: experiment.Progress
+) -> None:
+    metadata = {"identity": directory.identity()}
+    checkpointer.save(progress.num_episodes, progress.state, progress.metrics, metadata)
 
 
 def _restore(
-    checkpointer: Checkpointer, nothing: experiment.Progress, mode: str
+    checkpointer: Checkpointer, directory: RunDirectory, nothing: experiment.Progress, mode: str
 ) -> experiment.Progress:
     restore = checkpointer.restore_latest_good if mode == "latest_good" else checkpointer.restore
     like = jax.tree.map(lambda array: np.zeros((len(array), 1), array.dtype), nothing.metrics)
     restored = restore(nothing.state, like)
-    checkpointer.delete_after(restored.step)
+    directory.check_checkpoint(restored.step, restored.metadata)
     return experiment.Progress(restored.host, restored.device)
 
 

@@ -111,6 +111,18 @@ def test_results_are_never_overwritten_by_fewer_or_none(tmp_path, capsys):
     assert [file.read_bytes() for file in files] == before
 
 
+def test_checkpoints_of_another_run_are_refused(tmp_path, capsys):
+    options = ("--length=3", "--method=psrl", "--num_seeds=1", f"--workdir={tmp_path}")
+    assert run(*options, "--num_episodes=6") == 0
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "seeds": [7]}))
+    names = ("metrics.csv", "summary.json", "config.json")
+    before = [(tmp_path / name).read_bytes() for name in names]
+    assert run(*options, "--num_episodes=8", "--seed=7") == 2
+    assert "seeds: [0] there, [7] now" in capsys.readouterr().err
+    assert [(tmp_path / name).read_bytes() for name in names] == before
+
+
 def test_latest_good_replaces_the_damaged_checkpoint(tmp_path):
     options = ("--length=3", "--method=psrl", "--num_seeds=1", f"--workdir={tmp_path}")
     assert run(*options, "--num_episodes=4") == 0
