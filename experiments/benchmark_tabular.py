@@ -19,6 +19,8 @@ from qusac_jax.tabular import agent, environments, experiment
 
 METHODS = ("exact_ube", "pombu", "ensemble_var", "psrl")
 
+_BLAS_SPIN = 0.2  # seconds for which NumPy's threads may keep their cores busy after a solve
+
 
 def seconds_of_jax(world, state, environment, config, *, num_episodes: int):
     """Seconds per episode of a compiled scan, and the state after it."""
@@ -79,6 +81,7 @@ def measure(
                 state, environment, config, num_episodes=num_episodes, redraw_ties=redraw_ties
             )
         )
+        time.sleep(_BLAS_SPIN)
         seconds, state = seconds_of_jax(world, state, environment, config, num_episodes=gap)
         ours.append(seconds)
     ratios = [slow / fast for fast, slow in zip(ours, theirs, strict=True)]

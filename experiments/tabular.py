@@ -8,7 +8,6 @@ Examples:
   python -m experiments.tabular --env=seven_room --inspect --inspect_episodes=100,500,1000
 """
 
-import csv
 import dataclasses
 import math
 import pathlib
@@ -18,19 +17,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from absl import flags
 from tqdm import tqdm
 
-from experiments import cli, tabular_figures
+from experiments import cli, tabular_figures, tabular_run
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax import ube
-from qusac_jax.checkpoint import Checkpointer
 from qusac_jax.tabular import agent, environments, experiment
 
 ENVIRONMENTS = ("toy", "deep_sea", "deep_sea_stochastic", "seven_room")
 _PUBLISHED_METHODS = ("exact_ube", "pombu", "ensemble_var", "psrl")
-_SECONDS_BETWEEN_CHECKPOINTS = 120.0
 
 
 def make_flags() -> flags.FlagValues:
@@ -131,159 +127,17 @@ def _num_chunks(options, length: int) -> int:
 
 
 def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int | None:
-    """Runs a method, or goes on with it, and writes metrics.csv and summary.json.
-
-    Returns:
-        The number of the signal that stopped it, or None.
-    """
-    environment = make_environment(options.env, length)
-    config = make_config(options, method=method, length=length)
+    """Runs a method, or goes on with it; returns the number of the signal that stopped it."""
     if options.num_seeds < 1:
         raise ValueError(f"num_seeds must be at least 1, got {options.num_seeds}")
-    seeds = range(options.seed, options.seed + options.num_seeds)
-    directory = RunDirectory(
+    return tabular_run.run(
+        make_environment(options.env, length),
+        make_config(options, method=method, length=length),
+        range(options.seed, options.seed + options.num_seeds),
         workdir,
-        {
-            "env": environment.name,
-            "length": length or None,
-            "seeds": list(seeds),
-            "config": dataclasses.asdict(config) | {"num_episodes": None, "num_chunks": None},
-            "num_episodes": config.num_episodes,
-            **describe_program(),
-        },
+        length=length,
+        resume=options.resume,
     )
-    checkpointer = Checkpointer(directory.checkpoints)
-    begun = experiment.begin(environment, seeds, config=config)
-    if checkpointer.steps():
-        begun = _restore(checkpointer, directory, begun, options.resume)
-        if begun.num_episodes > config.num_episodes:
-            raise ValueError(
-                f"num_episodes is {config.num_episodes}, but {begun.num_episodes} are done in "
-                f"{workdir}; use --num_episodes={begun.num_episodes} or more"
-            )
-        print(f"{workdir}: {begun.num_episodes} of {config.num_episodes} episodes are done")
-    elif directory.read_summary():
-        raise ValueError(
-            f"{workdir} has results, but no checkpoint to continue from; put its checkpoints back, "
-            "or choose another workdir"
-        )
-    checkpointer.delete_after(begun.num_episodes)
-    directory.accept()
-    label = f"{environment.name} {length} {method}" if length else f"{environment.name} {method}"
-    progress, stopped_by, ticks = begun, None, []
-    saved_at = time.perf_counter()
-    bar = tqdm(total=config.num_episodes, initial=begun.num_episodes, desc=label, unit="ep")
-    with bar, cli.stop_signals() as stopped:
-        for progress in experiment.advance(environment, begun, config=config):
-            ticks.append((progress.num_episodes, time.perf_counter()))
-            bar.update(progress.num_episodes - bar.n)
-            stopped_by = stopped()
-            if stopped_by is not None:
-                break
-            if ticks[-1][1] - saved_at > _SECONDS_BETWEEN_CHECKPOINTS:
-                _save(checkpointer, directory, progress)
-                saved_at = time.perf_counter()
-        _save(checkpointer, directory, progress)
-    checkpointer.close()
-    is_written = directory.read_summary().get("num_episodes") == progress.num_episodes
-    if not ticks and is_written and (workdir / "metrics.csv").is_file():
-        directory.close()
-        return None
-    summary = _write_results(
-        directory, environment, progress, method=method, length=length, seeds=seeds, ticks=ticks
-    )
-    directory.close()
-    learned = ""
-    if environment.solved_return is not None:
-        learned = f", learning time {_mean_learning_time(summary['learning_time'])}"
-    regret = np.mean(summary["total_regret"])
-    print(f"{label}: total regret {regret:.1f}{learned} -> {workdir}")
-    if stopped_by is not None:
-        print(f"stopped after {progress.num_episodes} episodes; the same command goes on")
-    return stopped_by
-
-
-def _write_results(
-    directory: RunDirectory,
-    environment: environments.Environment,
-    progress: experiment.Progress,
-    *,
-    method: str,
-    length: int,
-    seeds: Sequence[int],
-    ticks: list[tuple[int, float]],
-) -> dict[str, Any]:
-    """Writes metrics.csv and summary.json, which is returned."""
-    result = experiment.judge(environment, progress)
-    write_metrics(directory.path / "metrics.csv", seeds, result)
-    learning_time = experiment.learning_time(result.solved).tolist()
-    summary = {
-        "method": method,
-        "env": environment.name,
-        "length": length or None,
-        "num_seeds": len(seeds),
-        "seeds": list(seeds),
-        "num_episodes": progress.num_episodes,
-        "total_regret": result.regret.sum(1).tolist(),
-        "learning_time": [None if math.isnan(episode) else episode for episode in learning_time],
-        "seconds_per_episode": _seconds_per_episode(ticks, len(seeds))
-        or directory.read_summary().get("seconds_per_episode"),
-    }
-    directory.write_summary(summary)
-    return summary
-
-
-def _seconds_per_episode(ticks: list[tuple[int, float]], num_seeds: int) -> float | None:
-    """Of one seed, without the first chunk, which includes compilation; None if it is the only."""
-    if len(ticks) < 2:
-        return None
-    (first, start), (last, end) = ticks[0], ticks[-1]
-    return (end - start) / (last - first) / num_seeds
-
-
-def _save(
-    checkpointer: Checkpointer, directory: RunDirectory, progress: experiment.Progress
-) -> None:
-    metadata = {"identity": directory.identity()}
-    checkpointer.save(progress.num_episodes, progress.state, progress.metrics, metadata)
-
-
-def _restore(
-    checkpointer: Checkpointer, directory: RunDirectory, nothing: experiment.Progress, mode: str
-) -> experiment.Progress:
-    restore = checkpointer.restore_latest_good if mode == "latest_good" else checkpointer.restore
-    like = jax.tree.map(lambda array: np.zeros((len(array), 1), array.dtype), nothing.metrics)
-    restored = restore(nothing.state, like)
-    directory.check_checkpoint(restored.step, restored.metadata)
-    return experiment.Progress(restored.host, restored.device)
-
-
-def _mean_learning_time(times: list) -> str:
-    learned = [time for time in times if time is not None]
-    mean = f"{np.mean(learned):.1f}" if learned else "-"
-    return mean if len(learned) == len(times) else f"{mean} ({len(learned)} of {len(times)} seeds)"
-
-
-def write_metrics(path: pathlib.Path, seeds, result: experiment.Result) -> None:
-    """One row per seed and episode."""
-    total = np.cumsum(result.regret, 1)
-    fields = {
-        "return": result.metrics.episode_return,
-        "expected_return": result.metrics.expected_return,
-        "regret": result.regret,
-        "total_regret": total,
-        "solved": result.solved.astype(int),
-        "policy_steps": result.metrics.steps,
-    }
-    partial = path.with_suffix(".partial")
-    with partial.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["seed", "episode", *fields])
-        for row, seed in enumerate(seeds):
-            for episode in range(total.shape[1]):
-                values = [f"{array[row, episode]:.7g}" for array in fields.values()]
-                writer.writerow([seed, episode, *values])
-    partial.rename(path)
 
 
 def print_toy() -> None:
@@ -381,7 +235,7 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
             if stopped_by is not None:
                 break
     about = {"method": options.method, "length": length, "seeds": [options.seed]}
-    _write_results(directory, environment, progress, **about, ticks=ticks)
+    tabular_run.write_results(directory, environment, progress, **about, ticks=ticks)
     directory.close()
     if stopped_by is not None:
         print(f"stopped after {progress.num_episodes} episodes, {len(seen)} looks are kept")

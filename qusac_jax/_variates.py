@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.special
 
+from qusac_jax import _control
+
 _OCTAVES = 31  # a tail probability has 31 random bits
 _STEP_BITS = 8  # each octave of it is cut into 2**8 pieces
 
@@ -39,8 +41,12 @@ def gamma(key: chex.PRNGKey, count: jax.Array, shape: tuple[int, ...]) -> jax.Ar
     is_hopeless = ~((count > 0) & jnp.isfinite(count))  # would be drawn for ever
     carry = (key, jnp.where(is_hopeless, jnp.nan, 0.0).astype(count.dtype), is_hopeless)
     draw = jax.lax.while_loop(lambda carry: ~jnp.all(carry[2]), propose, carry)[1]
-    uniform = 1 - jax.random.uniform(key_boost, shape, count.dtype)  # never 0
-    return jnp.where(count < 1, draw * uniform ** (1 / count), draw)
+
+    def boost(draw):
+        uniform = 1 - jax.random.uniform(key_boost, shape, count.dtype)  # never 0
+        return jnp.where(count < 1, draw * uniform ** (1 / count), draw)
+
+    return _control.apply_if(jnp.any(count < 1), boost, draw)
 
 
 def log_gamma_by_table(
@@ -50,15 +56,21 @@ def log_gamma_by_table(
     bits = bits_of_rows(key, shape)
     # Read as float32, the tail's exponent and upper mantissa bits are an index that is finest where
     # the tail ends; the lower mantissa bits are the place between two entries.
-    tail = ((bits >> 1) | 1).astype(jnp.float32)
+    # (As signed numbers: CPUs convert them at once.)
+    tail = ((bits >> 1) | 1).astype(jnp.int32).astype(jnp.float32)
     pattern = jax.lax.bitcast_convert_type(tail, jnp.uint32)
     rest_bits = 23 - _STEP_BITS
     index = ((pattern >> rest_bits) - (127 << _STEP_BITS)).astype(jnp.int32)
-    fraction = (pattern & ((1 << rest_bits) - 1)).astype(log_quantile.dtype) / (1 << rest_bits)
+    fraction = (pattern & ((1 << rest_bits) - 1)).astype(jnp.int32).astype(log_quantile.dtype)
+    fraction /= 1 << rest_bits
     size = log_quantile.shape[-1]
     index = index + (bits & 1).astype(jnp.int32) * size
     flat = log_quantile.reshape(-1)
-    low, high = flat[index], flat[index + 1]
+
+    def look_up(index):
+        return flat.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+    low, high = look_up(index), look_up(index + 1)
     return low + fraction * (high - low)
 
 

@@ -14,6 +14,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from qusac_jax import _control
+
 
 class Solution(NamedTuple):
     """Solution of a system and how well it was solved."""
@@ -180,13 +182,11 @@ def solve_warm(
     carry = (jnp.zeros((), jnp.int32), start, rhs - apply(start))
     iterations, x, residual = jax.lax.while_loop(proceed, restart, carry)
 
-    # A loop of at most one turn: unlike `lax.cond`, it is skipped under `vmap` when nobody needs it
-    def factorize(carry):
-        lu = jax.vmap(solve, in_axes=(0, 0, None))(flow, rhs[..., None], discount)
-        return lu.x[..., 0], jnp.zeros_like(carry[1])
+    def factorize(_):
+        return jax.vmap(solve, in_axes=(0, 0, None))(flow, rhs[..., None], discount).x[..., 0]
 
     fell_back = is_open(x, residual)
-    x, _ = jax.lax.while_loop(lambda carry: carry[1], factorize, (x, fell_back))
+    x = _control.apply_if(fell_back, factorize, x)
     return IterativeSolution(x, iterations, fell_back)
 
 

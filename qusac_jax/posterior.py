@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import _variates
+from qusac_jax import _control, _variates
 
 _LONE_TOTAL = 1e-30  # below this, a row of gamma variates is one variate and rounding
 
@@ -236,10 +236,14 @@ def _sample_by_table(posterior: Posterior, key: chex.PRNGKey, n: int) -> jax.Arr
     # A row that underflows as a whole has no visits of weight 1; normalised, it is one-hot up to
     # rounding, and by symmetry each entry (the terminal state too) is equally likely to be the one.
     is_lone = total < _LONE_TOTAL
-    lone = jax.random.randint(key_lone, rows, 0, num_states + 1)
     scale = jnp.where(is_lone, 0.0, 1.0 / jnp.where(is_lone, 1.0, total))
-    lone = jnp.where(is_lone, lone, num_states)[..., None] == jnp.arange(num_states)
-    return inner * scale[..., None] + lone
+
+    def draw_lone(nothing):
+        lone = jax.random.randint(key_lone, rows, 0, num_states + 1)
+        return jnp.where(is_lone, lone, nothing)
+
+    lone = _control.apply_if(jnp.any(is_lone), draw_lone, jnp.full(rows, num_states))
+    return inner * scale[..., None] + (lone[..., None] == jnp.arange(num_states))
 
 
 def _add_counts(posterior, key, inner, terminal):
@@ -260,7 +264,8 @@ def _add_counts(posterior, key, inner, terminal):
         entry, key, inner, terminal = carry
         key, key_draw = jax.random.split(key)
         is_visited = entry <= num_states
-        count = jnp.where(is_visited, counts[state, action, entry], 1.0)
+        # In the other rows a count whose proposals are hardly ever rejected
+        count = jnp.where(is_visited, counts[state, action, entry], 1e3)
         draw = jnp.where(is_visited, _variates.gamma(key_draw, count, terminal.shape), 0.0)
         inner = inner.at[:, state, action, entry].add(draw, mode="drop")
         terminal = terminal + jnp.where(entry == num_states, draw, 0.0)

@@ -66,14 +66,24 @@ class State(NamedTuple):
     key: jax.Array
 
 
-class Metrics(NamedTuple):
-    """What one episode tells; NumPy arrays when they come from the host."""
+class Episode(NamedTuple):
+    """What one episode tells by itself."""
 
-    episode_return: jax.Array | np.ndarray  # [] undiscounted and noiseless, as it was acted
-    expected_return: jax.Array | np.ndarray  # [] exact expectation of it under the policy
-    steps: jax.Array | np.ndarray  # [] of policy iteration after the episode
-    iterations: jax.Array | np.ndarray  # [] of the solver in the last of these
-    fallbacks: jax.Array | np.ndarray  # [] solver calls in it that needed LU
+    policy: jax.Array  # [S] that it was acted with
+    episode_return: jax.Array  # [] undiscounted and noiseless, as it was acted
+    steps: jax.Array  # [] of policy iteration after the episode
+    iterations: jax.Array  # [] of the solver in the last of these
+    fallbacks: jax.Array  # [] solver calls in it that needed LU
+
+
+class Metrics(NamedTuple):
+    """What is kept of episodes; NumPy arrays when they come from the host."""
+
+    episode_return: jax.Array | np.ndarray  # as in `Episode`
+    expected_return: jax.Array | np.ndarray  # exact expectation of it under the policy
+    steps: jax.Array | np.ndarray  # as in `Episode`, like the others
+    iterations: jax.Array | np.ndarray
+    fallbacks: jax.Array | np.ndarray
 
 
 class Progress(NamedTuple):
@@ -170,17 +180,22 @@ def _draw(cumulative, uniform):
 
 
 def expected_return(world: World, policy: jax.Array, *, horizon: int) -> jax.Array:
-    """Exact expected undiscounted return of `horizon` steps of a policy `[S]`."""
-    policy, state = jnp.asarray(policy), jnp.arange(len(policy))
-    flow, reward = world.transition[state, policy], world.reward[state, policy]
+    """Exact expected undiscounted returns `[E]` of `horizon` steps of policies `[E, S]`.
+
+    One product of matrices per step for all policies; one policy at a time, each needs its own
+    copy of the transitions.
+    """
+    choice = jnp.asarray(policy).T[:, None]
 
     def back(_, value):
-        return reward + jnp.matmul(flow, value, precision="highest")
+        next_value = jnp.einsum("sat,te->sae", world.transition, value, precision="highest")
+        return jnp.take_along_axis(world.reward[..., None] + next_value, choice, 1)[:, 0]
 
-    return world.start @ jax.lax.fori_loop(0, horizon, back, jnp.zeros_like(reward))
+    nothing = jnp.zeros(choice[:, 0].shape, world.reward.dtype)
+    return world.start @ jax.lax.fori_loop(0, horizon, back, nothing)
 
 
-def episode(world: World, state: State, *, horizon: int, config: Config) -> tuple[State, Metrics]:
+def episode(world: World, state: State, *, horizon: int, config: Config) -> tuple[State, Episode]:
     """One episode: act with the policy, update the belief, plan the next policy.
 
     Args:
@@ -190,7 +205,7 @@ def episode(world: World, state: State, *, horizon: int, config: Config) -> tupl
         config: static.
 
     Returns:
-        The new state and the episode's metrics.
+        The new state and what the episode tells.
     """
     key_act, key_plan, key = jax.random.split(state.key, 3)
     transitions, happened = act(world, state.policy, key_act, horizon=horizon)
@@ -203,15 +218,15 @@ def episode(world: World, state: State, *, horizon: int, config: Config) -> tupl
         noise_precision=config.noise_precision,
     )
     plan = agents.optimize(belief, state.policy, state.guess, key_plan, config=config.agent)
-    metrics = Metrics(
+    played = Episode(
+        policy=state.policy,
         episode_return=jnp.sum(happened * noiseless),
-        expected_return=expected_return(world, state.policy, horizon=horizon),
         steps=plan.steps,
         iterations=plan.evaluation.iterations,
         fallbacks=plan.evaluation.fallbacks,
     )
     visits = state.visits.at[transitions.state, transitions.action].add(happened)
-    return State(belief, plan.policy, plan.guess, visits, key), metrics
+    return State(belief, plan.policy, plan.guess, visits, key), played
 
 
 @functools.partial(
@@ -237,7 +252,10 @@ def run_chunk(
         def body(state, _):
             return episode(world, state, horizon=horizon, config=config)
 
-        return jax.lax.scan(body, state, length=num_episodes)
+        state, played = jax.lax.scan(body, state, length=num_episodes)
+        expected = expected_return(world, played.policy, horizon=horizon)
+        counts = (played.steps, played.iterations, played.fallbacks)
+        return state, Metrics(played.episode_return, expected, *counts)
 
     if config.seed_axis == "map":
         return jax.lax.map(run_seed, state)

@@ -43,7 +43,9 @@ def test_expected_return_is_the_mean_of_many_episodes():
     environment = environments.rooms(3, room_size=3, horizon=12)
     world = experiment.make_world(environment)
     policy = np.full(environment.num_states, environments.RIGHT)
-    exact = experiment.expected_return(world, policy, horizon=12)
+    other = np.full(environment.num_states, environments.LEFT)
+    policies = np.stack([other, policy])
+    exact = experiment.expected_return(world, policies, horizon=12)
     keys = jax.random.split(jax.random.key(2), 2000)
 
     def play(key):
@@ -51,20 +53,22 @@ def test_expected_return_is_the_mean_of_many_episodes():
         return (transitions.reward * happened).sum()
 
     returns = np.asarray(jax.vmap(play)(keys))
-    np.testing.assert_allclose(exact, returns.mean(), atol=4 * returns.std() / np.sqrt(2000))
+    np.testing.assert_allclose(exact[1], returns.mean(), atol=4 * returns.std() / np.sqrt(2000))
+    assert exact[0] < exact[1]
 
 
 def test_one_episode_counts_each_transition_length_times():
     environment, config = environments.deep_sea(4), config_of("ensemble_mean", 4)
     state = experiment.init(environment, jax.random.key(3), config=config)
     world = experiment.make_world(environment)
-    after, metrics = experiment.episode(world, state, horizon=4, config=config)
+    after, played = experiment.episode(world, state, horizon=4, config=config)
     added = np.asarray(after.belief.concentration - state.belief.concentration)
     np.testing.assert_allclose(added.sum(), 4 * 4)
     assert set(np.unique(added.round(3))) == {0.0, 4.0}
     assert added[..., -1].sum() == 4.0  # the last transition, into the terminal state
     assert after.visits.sum() == 4
-    np.testing.assert_allclose(metrics.episode_return, metrics.expected_return, atol=1e-6)
+    expected = experiment.expected_return(world, state.policy[None], horizon=4)
+    np.testing.assert_allclose(played.episode_return, expected[0], atol=1e-6)
 
 
 def test_seed_axes_agree_and_seeds_are_independent():

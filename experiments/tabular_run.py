@@ -1,0 +1,195 @@
+"""One tabular run: its checkpoints, progress, metrics.csv and summary.json."""
+
+import csv
+import dataclasses
+import math
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from experiments import cli
+from experiments.run_directory import RunDirectory, describe_program
+from qusac_jax.checkpoint import Checkpointer
+from qusac_jax.tabular import environments, experiment
+
+_SECONDS_BETWEEN_CHECKPOINTS = 120.0
+
+
+def run(
+    environment: environments.Environment,
+    config: experiment.Config,
+    seeds: Sequence[int],
+    workdir: pathlib.Path,
+    *,
+    length: int,
+    resume: str = "latest",
+) -> int | None:
+    """Runs an agent, or goes on with it, and writes metrics.csv and summary.json.
+
+    Args:
+        environment: to act in.
+        config: of the run.
+        seeds: independent runs.
+        workdir: where the files go; a run that was stopped there goes on.
+        length: L of DeepSea, 0 elsewhere.
+        resume: latest, or latest_good to skip damaged checkpoints.
+
+    Returns:
+        The number of the signal that stopped it, or None.
+
+    Raises:
+        ValueError: if `workdir` belongs to another run, has no checkpoint to continue from, or has
+            more episodes than the run is to have.
+    """
+    directory = RunDirectory(
+        workdir,
+        {
+            "env": environment.name,
+            "length": length or None,
+            "seeds": list(seeds),
+            "config": dataclasses.asdict(config) | {"num_episodes": None, "num_chunks": None},
+            "num_episodes": config.num_episodes,
+            **describe_program(),
+        },
+    )
+    checkpointer = Checkpointer(directory.checkpoints)
+    begun = experiment.begin(environment, seeds, config=config)
+    if checkpointer.steps():
+        begun = _restore(checkpointer, directory, begun, resume)
+        if begun.num_episodes > config.num_episodes:
+            raise ValueError(
+                f"num_episodes is {config.num_episodes}, but {begun.num_episodes} are done in "
+                f"{workdir}; use --num_episodes={begun.num_episodes} or more"
+            )
+        print(f"{workdir}: {begun.num_episodes} of {config.num_episodes} episodes are done")
+    elif directory.read_summary():
+        raise ValueError(
+            f"{workdir} has results, but no checkpoint to continue from; put its checkpoints back, "
+            "or choose another workdir"
+        )
+    checkpointer.delete_after(begun.num_episodes)
+    directory.accept()
+    method = config.agent.method
+    label = f"{environment.name} {length} {method}" if length else f"{environment.name} {method}"
+    progress, stopped_by, ticks = begun, None, []
+    saved_at = time.perf_counter()
+    bar = tqdm(total=config.num_episodes, initial=begun.num_episodes, desc=label, unit="ep")
+    with bar, cli.stop_signals() as stopped:
+        for progress in experiment.advance(environment, begun, config=config):
+            ticks.append((progress.num_episodes, time.perf_counter()))
+            bar.update(progress.num_episodes - bar.n)
+            stopped_by = stopped()
+            if stopped_by is not None:
+                break
+            if ticks[-1][1] - saved_at > _SECONDS_BETWEEN_CHECKPOINTS:
+                _save(checkpointer, directory, progress)
+                saved_at = time.perf_counter()
+        _save(checkpointer, directory, progress)
+    checkpointer.close()
+    is_written = directory.read_summary().get("num_episodes") == progress.num_episodes
+    if not ticks and is_written and (workdir / "metrics.csv").is_file():
+        directory.close()
+        return None
+    summary = write_results(
+        directory, environment, progress, method=method, length=length, seeds=seeds, ticks=ticks
+    )
+    directory.close()
+    learned = ""
+    if environment.solved_return is not None:
+        learned = f", learning time {_mean_learning_time(summary['learning_time'])}"
+    regret = np.mean(summary["total_regret"])
+    print(f"{label}: total regret {regret:.1f}{learned} -> {workdir}")
+    if stopped_by is not None:
+        print(f"stopped after {progress.num_episodes} episodes; the same command goes on")
+    return stopped_by
+
+
+def write_results(
+    directory: RunDirectory,
+    environment: environments.Environment,
+    progress: experiment.Progress,
+    *,
+    method: str,
+    length: int,
+    seeds: Sequence[int],
+    ticks: list[tuple[int, float]],
+) -> dict[str, Any]:
+    """Writes metrics.csv and summary.json, which is returned.
+
+    `ticks` are pairs of episodes done and the time then, in seconds.
+    """
+    result = experiment.judge(environment, progress)
+    _write_metrics(directory.path / "metrics.csv", seeds, result)
+    learning_time = experiment.learning_time(result.solved).tolist()
+    summary = {
+        "method": method,
+        "env": environment.name,
+        "length": length or None,
+        "num_seeds": len(seeds),
+        "seeds": list(seeds),
+        "num_episodes": progress.num_episodes,
+        "total_regret": result.regret.sum(1).tolist(),
+        "learning_time": [None if math.isnan(episode) else episode for episode in learning_time],
+        "seconds_per_episode": _seconds_per_episode(ticks, len(seeds))
+        or directory.read_summary().get("seconds_per_episode"),
+    }
+    directory.write_summary(summary)
+    return summary
+
+
+def _write_metrics(path: pathlib.Path, seeds, result: experiment.Result) -> None:
+    """One row per seed and episode."""
+    total = np.cumsum(result.regret, 1)
+    fields = {
+        "return": result.metrics.episode_return,
+        "expected_return": result.metrics.expected_return,
+        "regret": result.regret,
+        "total_regret": total,
+        "solved": result.solved.astype(int),
+        "policy_steps": result.metrics.steps,
+    }
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["seed", "episode", *fields])
+        for row, seed in enumerate(seeds):
+            for episode in range(total.shape[1]):
+                values = [f"{array[row, episode]:.7g}" for array in fields.values()]
+                writer.writerow([seed, episode, *values])
+    partial.rename(path)
+
+
+def _seconds_per_episode(ticks: list[tuple[int, float]], num_seeds: int) -> float | None:
+    """Of one seed, without the first chunk, which includes compilation; None if it is the only."""
+    if len(ticks) < 2:
+        return None
+    (first, start), (last, end) = ticks[0], ticks[-1]
+    return (end - start) / (last - first) / num_seeds
+
+
+def _mean_learning_time(times: list) -> str:
+    learned = [time for time in times if time is not None]
+    mean = f"{np.mean(learned):.1f}" if learned else "-"
+    return mean if len(learned) == len(times) else f"{mean} ({len(learned)} of {len(times)} seeds)"
+
+
+def _save(
+    checkpointer: Checkpointer, directory: RunDirectory, progress: experiment.Progress
+) -> None:
+    metadata = {"identity": directory.identity()}
+    checkpointer.save(progress.num_episodes, progress.state, progress.metrics, metadata)
+
+
+def _restore(
+    checkpointer: Checkpointer, directory: RunDirectory, nothing: experiment.Progress, mode: str
+) -> experiment.Progress:
+    restore = checkpointer.restore_latest_good if mode == "latest_good" else checkpointer.restore
+    like = jax.tree.map(lambda array: np.zeros((len(array), 1), array.dtype), nothing.metrics)
+    restored = restore(nothing.state, like)
+    directory.check_checkpoint(restored.step, restored.metadata)
+    return experiment.Progress(restored.host, restored.device)
