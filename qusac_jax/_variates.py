@@ -67,8 +67,8 @@ def log_gamma_by_table(
     index = index + (bits & 1).astype(jnp.int32) * size
     flat = log_quantile.reshape(-1)
 
-    def look_up(index):
-        return flat.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    def look_up(index):  # clipped: the largest word asks for one after the end, with fraction 0
+        return flat.at[index].get(mode="clip", wrap_negative_indices=False)
 
     low, high = look_up(index), look_up(index + 1)
     return low + fraction * (high - low)

@@ -104,6 +104,17 @@ def test_table_follows_the_gamma_distribution(num_states):
     assert test.pvalue > 1e-3
 
 
+def test_ends_of_the_table_are_the_ends_of_the_distribution(monkeypatch):
+    words = np.array([0, 1, 2**32 - 2, 2**32 - 1], np.uint32)  # lowest bit 1: the upper tail
+    monkeypatch.setattr(_variates, "bits_of_rows", lambda key, shape: jnp.asarray(words))
+    belief = posterior.init(100, 1)
+    draws = _variates.log_gamma_by_table(belief.log_quantile, jax.random.key(0), (4,))
+    tail = np.array([2.0**-32, 2.0**-32, 0.5, 0.5])
+    gamma = scipy.stats.gamma(0.1)
+    expected = np.log([gamma.ppf(tail[0]), gamma.isf(tail[1]), gamma.ppf(0.5), gamma.isf(0.5)])
+    np.testing.assert_allclose(draws, expected, rtol=1e-3)
+
+
 @pytest.mark.parametrize("count", [0.5, 1.0, 3.0, 40.0])
 def test_counts_follow_the_gamma_distribution(count):
     draws = _variates.gamma(jax.random.key(2), jnp.asarray(count), (20_000,))
