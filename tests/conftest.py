@@ -1,6 +1,8 @@
-"""Settings that must be made before JAX starts."""
+"""What all tests need: settings made before JAX starts, and memory given back."""
 
+import gc
 import os
+from collections.abc import Iterator
 
 # Tests compile many small programs and run each a few times: LLVM's optimisation costs more than
 # it gains here. Programs that the tests start inherit it.
@@ -8,3 +10,18 @@ os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 ).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_compiled_functions() -> Iterator[None]:
+    """Gives back the memory maps of compiled functions after each file.
+
+    Each function has some, and a process may have 65,530 on Linux: the whole suite came to that,
+    and XLA's compiler crashed.
+    """
+    yield
+    jax.clear_caches()
+    gc.collect()
