@@ -179,13 +179,13 @@ def _draw(cumulative, uniform):
     return jnp.minimum(jnp.sum(cumulative <= threshold), last)
 
 
-def expected_return(world: World, policy: jax.Array, *, horizon: int) -> jax.Array:
+def expected_return(world: World, policies: jax.Array, *, horizon: int) -> jax.Array:
     """Exact expected undiscounted returns `[E]` of `horizon` steps of policies `[E, S]`.
 
     One product of matrices per step for all policies; one policy at a time, each needs its own
     copy of the transitions.
     """
-    choice = jnp.asarray(policy).T[:, None]
+    choice = jnp.asarray(policies).T[:, None]
 
     def back(_, value):
         next_value = jnp.einsum("sat,te->sae", world.transition, value, precision="highest")

@@ -80,6 +80,10 @@ def test_seed_axes_agree_and_seeds_are_independent():
     assert mapped.regret.shape == (2, 20)
     np.testing.assert_array_equal(mapped.regret, at_once.regret)
     np.testing.assert_array_equal(mapped.regret[1:], alone.regret)
+    # Nothing is random in DeepSea: what was expected of the policy that acted is what it got.
+    assert len(np.unique(mapped.metrics.episode_return)) > 2
+    for metrics in (mapped.metrics, at_once.metrics):
+        np.testing.assert_allclose(metrics.expected_return, metrics.episode_return, atol=1e-6)
 
 
 def test_stopped_and_continued_equals_undisturbed():
