@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import difflib
+import os
 import re
 import signal
 import sys
@@ -35,10 +36,7 @@ def run(main: Callable[[], int | None]) -> None:
             logging.set_verbosity(logging.ERROR)
         if len(argv) > 1:
             _fail(ValueError(f"arguments {argv[1:]} are not flags; flags look like --env=pendulum"))
-        try:
-            return main()
-        except (ValueError, OSError) as error:
-            _fail(error)
+        return _exit_code(main)
 
     app.run(guarded, flags_parser=parse)
 
@@ -58,18 +56,28 @@ def run_with(
         The exit code: 2 after a mistake, which is one line on stderr; 130 after Ctrl-C.
     """
     flags.DEFINE_boolean("help", False, "Print this text.", short_name="h", flag_values=options)
-    try:
+
+    def parsed() -> int | None:
         extra = options(argv)[1:]
         if options.help:
             print(f"{about}{options.get_help()}")
             return 0
         if extra:
             raise ValueError(f"arguments {extra} are not flags; flags look like --name=value")
+        return main()
+
+    return _exit_code(parsed)
+
+
+def _exit_code(main: Callable[[], int | None]) -> int:
+    """Of a program: 2 after a mistake, which is one line on stderr; 130 after Ctrl-C."""
+    try:
         return main() or 0
     except (ValueError, flags.Error, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
 
 
@@ -118,7 +126,7 @@ class CompilationCounter:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], int | None]]:
-    """Within it, Ctrl-C and SIGTERM are noted instead of raised; a second Ctrl-C raises.
+    """Within it, Ctrl-C and SIGTERM are noted and answered; a second Ctrl-C raises.
 
     Yields:
         A function that returns the number of the signal that came, or None.
@@ -129,6 +137,9 @@ def stop_signals() -> Iterator[Callable[[], int | None]]:
         del frame
         if received and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if not received:
+            with contextlib.suppress(OSError):  # not print, which the signal may interrupt
+                os.write(2, b"\nstopping and saving; Ctrl-C again leaves without saving\n")
         received.append(number)
 
     previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}

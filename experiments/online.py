@@ -106,17 +106,18 @@ def main() -> int | None:
     run.resume(_RESUME.value)
     with cli.stop_signals() as stopped:
         signal_number = run.train(stopped)
+        if signal_number is None:  # all is saved, what is left takes seconds
+            run.finish(
+                {
+                    "env": _ENV.value,
+                    "method": config.method,
+                    "preset": _PRESET.value,
+                    "num_seeds": _NUM_SEEDS.value,
+                }
+            )
     if signal_number is not None:
         print(f"stopped at step {run.step}; the same command with --workdir={workdir} continues")
         return 128 + signal_number
-    run.finish(
-        {
-            "env": _ENV.value,
-            "method": config.method,
-            "preset": _PRESET.value,
-            "num_seeds": _NUM_SEEDS.value,
-        }
-    )
     print(f"done: summary.json, learning_curve.png and policy are in {workdir}")
     if _VIDEO.value:
         try:

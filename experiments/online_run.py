@@ -109,7 +109,11 @@ class OnlineRun:
         self._fit_epochs = np.zeros(num_seeds, np.int32)
         self._last_return = np.full((2, num_seeds), np.nan)
         self._rewarded_steps = np.zeros(num_seeds, np.int64)
+        # Of learning steps, each process's first, which compiles, left out.
         self._learning_seconds, self._learning_steps = 0.0, 0
+        self._has_learned = False
+        self._compiled_before: dict[str, int] = {}
+        self._last_look = (time.perf_counter(), 0)  # when the last evaluation ended, and its step
 
     def resume(self, mode: str) -> None:
         """Continues from a checkpoint of the run directory, if it has one.
@@ -132,7 +136,7 @@ class OnlineRun:
                     )
                 # Killed before the first checkpoint: everything happens again.
                 directory.rewind(0, 0)
-            directory.accept()
+            directory.accept(0)
             return
         if mode == "never":
             raise ValueError(
@@ -157,11 +161,16 @@ class OnlineRun:
         # Everything that can be wrong with the checkpoint has been checked: now files may change.
         directory.rewind(restored.metadata["metrics_size"], restored.step)
         self._checkpointer.delete_after(restored.step)
-        directory.accept()
+        directory.accept(restored.step)
         self._action = host["action"]
         self._fit_mse, self._fit_epochs = host["fit_mse"], host["fit_epochs"]
         self._last_return, self._rewarded_steps = host["last_return"], host["rewarded_steps"]
         self.step = restored.step
+        speed = restored.metadata.get("speed", {})
+        self._learning_seconds = speed.get("learning_seconds", 0.0)
+        self._learning_steps = speed.get("learning_steps", 0)
+        self._compiled_before = speed.get("compilations", {})
+        self._last_look = (time.perf_counter(), self.step)
         print(f"continuing at step {self.step}", flush=True)
 
     def train(self, stopped: Callable[[], int | None]) -> int | None:
@@ -212,14 +221,8 @@ class OnlineRun:
             metadata={"env": self._env_name, "seeds": self._seeds, "step": self.step},
         )
         final = self._run_episodes()
-        rate = self._learning_steps / self._learning_seconds if self._learning_steps else 0.0
-        speed = {
-            "updates_per_second": rate * config.updates_per_step * len(self._seeds),
-            "compilations": self.compilations(),
-        }
-        if not self._learning_steps:  # where it was finished before, what was measured then stays
-            old = self._directory.read_summary()
-            speed |= {name: old[name] for name in speed if name in old}
+        rate = self._learning_rate()
+        updates = config.updates_per_step * len(self._seeds)
         self._directory.write_summary(
             {
                 **about,
@@ -228,7 +231,8 @@ class OnlineRun:
                 "final_returns": final.episode_return.mean(1).tolist(),
                 "final_task_returns": final.episode_task_return.mean(1).tolist(),
                 "rewarded_steps": self._rewarded_steps.tolist(),
-                **speed,
+                "updates_per_second": None if rate is None else rate * updates,
+                "compilations": self.compilations(),
             }
         )
         plot.plot_learning_curves(
@@ -249,12 +253,19 @@ class OnlineRun:
         )
 
     def compilations(self) -> dict[str, int]:
-        """How often each jitted function of the run was compiled.
+        """How often each jitted function was compiled, in the process of the run with the most.
 
         `act` counts two: drawing the first action, and the mean action.
         """
         names = ("collect", "train_step", "refresh", "diagnose", "act")
-        return {name: self._compilations[name] for name in names}
+        before = self._compiled_before
+        return {name: max(self._compilations[name], before.get(name, 0)) for name in names}
+
+    def _learning_rate(self) -> float | None:
+        """Learning steps per second over all of the run, None before there are any."""
+        if not self._learning_steps:
+            return None
+        return self._learning_steps / self._learning_seconds
 
     def _environment_step(self) -> dict[str, jax.Array]:
         """One step of every environment and what follows from it; returns update metrics."""
@@ -288,8 +299,10 @@ class OnlineRun:
                 self._state, transition, result.observation
             )
             action = np.asarray(action)
-            self._learning_seconds += time.perf_counter() - start
-            self._learning_steps += 1
+            if self._has_learned:
+                self._learning_seconds += time.perf_counter() - start
+                self._learning_steps += 1
+            self._has_learned = True
         self._observation, self._action = result.observation, np.asarray(action)
         if not np.isfinite(self._action).all():
             # Causes before consequences: in the order of the update.
@@ -321,6 +334,8 @@ class OnlineRun:
 
     def _evaluate(self, bar: tqdm, metrics: dict[str, jax.Array]) -> None:
         """Evaluates, logs a row per seed, prints a line."""
+        since, step = self._last_look
+        rate = (self.step - step) / (time.perf_counter() - since)
         update = {name: np.asarray(value) for name, value in metrics.items()}
         for name, value in update.items():
             self._check_finite(name, value)
@@ -347,9 +362,8 @@ class OnlineRun:
             for name in ("actor_loss", "critic_loss", "unet_loss", "local_uncertainty"):
                 row[name] = update[name][i] if name in update else np.nan
             rows.append({name: float(value) for name, value in row.items()})
-        rate = bar.format_dict["rate"] or 0.0
-        updates = self._learning_steps / self._learning_seconds if self._learning_steps else 0.0
-        self._directory.log(rows, {"steps_per_second": rate, "learning_steps_per_second": updates})
+        timing = {"steps_per_second": rate, "learning_steps_per_second": self._learning_rate()}
+        self._directory.log(rows, {name: value for name, value in timing.items() if value})
         mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
         bar.set_postfix(
             {
@@ -360,23 +374,17 @@ class OnlineRun:
             }
         )
         if bar.disable:
+            left = tqdm.format_interval((self._num_steps - self.step) / rate) if rate else "?"
             print(
                 f"step {self.step}: return {mean['eval_return']:.1f} "
                 f"(task {mean['eval_task_return']:.1f}), Q {mean['mean_q']:.2f}, "
-                f"sqrt(U) {mean['mean_sqrt_u']:.3g}, alpha {mean['alpha']:.2g}",
+                f"sqrt(U) {mean['mean_sqrt_u']:.3g}, alpha {mean['alpha']:.2g}; "
+                f"{rate:.1f} steps/s, {left} left",
                 flush=True,
             )
-        self._warn_about_bound(bar, rows)
-
-    def _warn_about_bound(self, bar: tqdm, rows: list[dict[str, float]]) -> None:
-        over = [r for r in rows if self.step and r["max_sqrt_u"] > 1.05 * r["sqrt_u_bound"] > 0]
-        for row in over:
-            bar.write(
-                f"warning: step {self.step}, seed {row['seed']:.0f}: sqrt(U) reaches "
-                f"{row['max_sqrt_u']:.3g}, more than the {row['sqrt_u_bound']:.3g} that the local "
-                "uncertainty allows",
-                file=sys.stderr,
-            )
+        for message in breaches(self.step, rows):
+            bar.write(message, file=sys.stderr)
+        self._last_look = (time.perf_counter(), self.step)
 
     def _host_state(self) -> dict[str, Any]:
         return {
@@ -394,8 +402,29 @@ class OnlineRun:
         metadata = {
             "metrics_size": self._directory.metrics_size(),
             "identity": self._directory.identity(),
+            "speed": {
+                "learning_seconds": self._learning_seconds,
+                "learning_steps": self._learning_steps,
+                "compilations": self.compilations(),
+            },
         }
         self._checkpointer.save(self.step, self._state, self._host_state(), metadata)
+
+
+def breaches(step: int, rows: Sequence[dict[str, float]]) -> list[str]:
+    """A warning for each row of metrics.csv whose U is larger than its inputs allow.
+
+    Args:
+        step: of the rows; at 0 nothing has been learned, and nothing is said.
+        rows: with `seed`, `max_sqrt_u` and `sqrt_u_bound`, NaN without a U-net.
+    """
+    return [
+        f"warning: step {step}, seed {row['seed']:.0f}: sqrt(U) reaches {row['max_sqrt_u']:.3g}, "
+        f"{row['max_sqrt_u'] / row['sqrt_u_bound'] - 1:.1%} more than the "
+        f"{row['sqrt_u_bound']:.3g} that the local uncertainty allows"
+        for row in rows
+        if step and row["max_sqrt_u"] > 1.001 * row["sqrt_u_bound"] > 0  # more than rounding
+    ]
 
 
 def _seed_sharding(num_seeds: int, devices: Sequence[Any]) -> jax.sharding.NamedSharding | None:

@@ -29,8 +29,9 @@ _PACKAGES = [
     "numpy",
 ]
 _LOCK = ".lock"
+_PROGRAM = ("versions", "git_commit", "device")  # what computes, `describe_program`
 # What may differ when a run is continued; everything else decides its results.
-_FREE = ("num_steps", "num_episodes", "device", "versions", "git_commit", "checkpoint_every")
+_FREE = (*_PROGRAM, "earlier", "num_steps", "num_episodes", "checkpoint_every")
 
 
 class RunDirectory:
@@ -84,9 +85,21 @@ class RunDirectory:
         what = f"checkpoint {step} in {self.checkpoints}"
         _check_same(what, metadata.get("identity", {}), self.identity())
 
-    def accept(self) -> None:
-        """Writes the new config.json, once it is clear that the run goes on with it."""
-        _write_json(self.path / "config.json", self._config)
+    def accept(self, done: int) -> None:
+        """Writes the new config.json, once it is clear that the run goes on with it.
+
+        What computed the run before, where that was another program or device, stays in it under
+        `earlier`.
+
+        Args:
+            done: steps or episodes that are kept of what was computed before.
+        """
+        before = {name: self.previous.get(name) for name in _PROGRAM}
+        earlier = self.previous.get("earlier", []) if done else []
+        if done and before != {name: self._config.get(name) for name in _PROGRAM}:
+            earlier = [*earlier, {"until": done, **before}]
+        content = self._config | ({"earlier": earlier} if earlier else {})
+        _write_json(self.path / "config.json", content)
 
     @property
     def checkpoints(self) -> pathlib.Path:

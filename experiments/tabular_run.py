@@ -73,7 +73,7 @@ def run(
             "or choose another workdir"
         )
     checkpointer.delete_after(begun.num_episodes)
-    directory.accept()
+    directory.accept(begun.num_episodes)
     method = config.agent.method
     label = f"{environment.name} {length} {method}" if length else f"{environment.name} {method}"
     progress, stopped_by, ticks = begun, None, []

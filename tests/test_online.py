@@ -181,13 +181,38 @@ def test_interrupted_and_continued_equals_undisturbed(finished, tmp_path, number
     process = start(*TINY, f"--workdir={workdir}")
     wait_for_checkpoint(process, workdir)
     os.kill(process.pid, number)
-    process.communicate(timeout=120)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == code
+    assert ("stopping and saving" in err) == (number == signal.SIGTERM)
     assert not (workdir / "summary.json").exists()
     returncode, out, err = run(*TINY, f"--workdir={workdir}")
     assert returncode == 0, out + err
     assert "continuing at step" in out
     assert (workdir / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
+    summaries = [json.loads((p / "summary.json").read_text()) for p in (workdir, finished)]
+    assert summaries[0]["compilations"] == summaries[1]["compilations"]
+    assert summaries[0]["final_returns"] == summaries[1]["final_returns"]
+
+
+def test_interrupted_while_it_writes_results_is_finished_as_it_would_have_been(finished, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(finished, workdir)
+    (workdir / "summary.json").unlink()
+    shutil.rmtree(workdir / "policy")
+    code, out, err = run(*TINY, f"--workdir={workdir}")
+    assert code == 0, out + err
+    assert (workdir / "summary.json").read_bytes() == (finished / "summary.json").read_bytes()
+    qusac_jax.load_policy(workdir)
+
+
+def test_ctrl_c_before_the_first_step_is_no_traceback(tmp_path):
+    process = start(*TINY, f"--workdir={tmp_path}/run")
+    assert "run directory" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert err.endswith("interrupted\n")
+    assert "Traceback" not in err
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="there is a GPU")
@@ -252,6 +277,16 @@ def test_two_processes_do_not_write_to_one_directory(tmp_path):
         RunDirectory(tmp_path, {"env": "x"})
     first.close()
     RunDirectory(tmp_path, {"env": "x"}).close()
+
+
+def test_what_computed_a_run_before_is_kept(tmp_path):
+    for commit, done in (("a", 0), ("b", 100), ("b", 200), ("c", 300)):
+        directory = RunDirectory(tmp_path, {"env": "x", "git_commit": commit})
+        directory.accept(done)
+        directory.close()
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["git_commit"] == "c"
+    assert [(e["until"], e["git_commit"]) for e in config["earlier"]] == [(100, "a"), (300, "b")]
 
 
 def test_help_is_no_mistake():

@@ -28,7 +28,7 @@ class Task:
 
     observation_size: int  # O
     action_size: int  # D, every action in [-1, 1]
-    termination: rollouts.Termination  # when an episode ends, for rollouts of the model
+    termination: rollouts.Termination  # when an episode ends, for what the model predicts
 
 
 class TrainState(NamedTuple):
@@ -134,10 +134,12 @@ def train_step(
     key, key_update, key_act = jax.random.split(state.key, 3)
     state = state._replace(replay=_store(state.replay, transition), key=key)
 
+    predict = _prediction(state.dynamics, config, task)
+
     def update(learner: learner_lib.Learner, key: chex.PRNGKey):
         key_batch, key_update = jax.random.split(key)
         batches = _sample_batches(state, key_batch, config)
-        return learner_lib.update(learner, *batches, state.dynamics, key_update, config=config)
+        return learner_lib.update(learner, *batches, predict, key_update, config=config)
 
     keys = jax.random.split(key_update, config.updates_per_step)
     learner, metrics = jax.lax.scan(update, state.learner, keys)
@@ -254,9 +256,9 @@ def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task
         Named scalars: `mean_q`, `mean_sqrt_u`, `max_sqrt_u`, `sqrt_u_bound` (the largest sqrt(U)
         that the local uncertainty of recent batches allows; NaN without a U-net), `critic_spread`
         (root of the mean variance over members), `alpha`, `entropy`, `rewarded_share_replay`,
-        `rewarded_share_model`, `replay_size`, `rewarded_predicted` (the part of the reward of
-        rewarded transitions in D, of at most B of them, that the model predicts in the mean; 0
-        where there are none, not there without a model).
+        `replay_size`, and with a model `rewarded_share_model` and `rewarded_predicted` (the part of
+        the reward of rewarded transitions in D, of at most B of them, that the model predicts in
+        the mean; 0 where there are none).
     """
     source = state.replay if state.model_data is None else state.model_data
     key_batch, key_values = jax.random.split(key)
@@ -274,15 +276,14 @@ def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task
         config=config,
     )
     share = lambda buffer: replay.rewarded_share(buffer, config.reward_threshold)
-    if state.dynamics is not None:
+    metrics["rewarded_share_replay"] = share(state.replay)
+    metrics["replay_size"] = state.replay.size
+    if state.model_data is not None and state.dynamics is not None:
+        metrics["rewarded_share_model"] = share(state.model_data)
         metrics["rewarded_predicted"] = _rewarded_predicted(
             state.dynamics, state.replay, config, task
         )
-    return metrics | {
-        "rewarded_share_replay": share(state.replay),
-        "rewarded_share_model": share(source),
-        "replay_size": state.replay.size,
-    }
+    return metrics
 
 
 def _rewarded_predicted(
@@ -297,6 +298,23 @@ def _rewarded_predicted(
     predicted = jnp.sum(jnp.where(is_rewarded, jnp.mean(mean[..., -1], axis=0), 0.0))
     actual = jnp.sum(jnp.where(is_rewarded, batch.reward, 0.0))
     return predicted / jnp.where(jnp.any(is_rewarded), actual, 1.0)
+
+
+def _prediction(
+    dynamics: dynamics_lib.Dynamics | None, config: Config, task: Task
+) -> learner_lib.Predict | None:
+    """The members' mean predictions as the learner reads them."""
+    if dynamics is None:
+        return None
+
+    def predict(observation: jax.Array, action: jax.Array):
+        mean, _ = dynamics_lib.predict(_dynamics_model(config, task), dynamics, observation, action)
+        next_observation, reward = mean[..., :-1], mean[..., -1]
+        per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
+        terminated = task.termination(per_member(observation), per_member(action), next_observation)
+        return next_observation, reward, terminated
+
+    return predict
 
 
 def _sample_batches(

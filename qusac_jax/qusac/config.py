@@ -112,9 +112,10 @@ class Config:
         for name in ("target_rate", "local_max_decay", "fit_improvement", "nll_beta"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        if self.warmup_steps < 2 or self.warmup_steps > self.replay_capacity:
+        if self.warmup_steps < 3 or self.warmup_steps > self.replay_capacity:
+            # The first fit sees one transition fewer, and holds the first of them out.
             raise ValueError(
-                f"warmup_steps must lie in [2, replay_capacity = {self.replay_capacity}], got "
+                f"warmup_steps must lie in [3, replay_capacity = {self.replay_capacity}], got "
                 f"{self.warmup_steps}; the model needs data to fit and to hold out"
             )
         if self.holdout_every < 2:
@@ -127,15 +128,11 @@ class Config:
                 f"gap_samples must be at least 2, got {self.gap_samples}; "
                 "a variance over actions needs two of them"
             )
-        if (
-            self.risk != 0
-            and self.method in ("ensemble_var", "upper_bound")
-            and self.num_groups < 2
-        ):
+        if self.method in ("ensemble_var", "upper_bound") and self.num_groups < 2:
             raise ValueError(
                 f"method {self.method!r} needs at least two critic groups that can disagree, got "
                 f"num_members {self.num_members} with critic_data {self.critic_data!r}; use "
-                "num_members 2 or more with critic_data 'member', or risk 0"
+                "num_members 2 or more with critic_data 'member', or method 'ensemble_mean'"
             )
         if self.method == "exact_ube" and self.uses_model and self.num_groups < 2:
             raise ValueError(

@@ -4,6 +4,7 @@ Axes: N members (critic groups), M critics per member, B batch, O observation si
 K actions per next state.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import chex
@@ -11,9 +12,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import losses, networks, replay, uncertainty
 from qusac_jax.qusac.config import Config
+
+# What each member of the model expects after (observation [B, O], action [B, D]): the next
+# observation [N, B, O], the reward [N, B], and whether the episode ends there [N, B].
+Predict = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
 
 class Learner(NamedTuple):
@@ -94,7 +98,7 @@ def update(
     learner: Learner,
     critic_batch: replay.Transition,
     policy_batch: replay.Transition,
-    dynamics: dynamics_lib.Dynamics | None,
+    predict: Predict | None,
     key: chex.PRNGKey,
     *,
     config: Config,
@@ -105,7 +109,7 @@ def update(
         learner: what to update.
         critic_batch: `[N, B, ...]`, one batch per critic group.
         policy_batch: `[B, ...]` for the U-net and the actor.
-        dynamics: the model, read by `pombu` and `exact_ube` only.
+        predict: the model, read by `pombu` and `exact_ube` only; None without one.
         key: consumed.
         config: hyperparameters.
 
@@ -117,7 +121,7 @@ def update(
     metrics: dict[str, jax.Array] = {}
 
     if config.uses_unet:
-        learner, unet_metrics = _update_unet(learner, policy_batch, dynamics, key_unet, config)
+        learner, unet_metrics = _update_unet(learner, policy_batch, predict, key_unet, config)
         metrics |= unet_metrics
 
     learner, metrics["critic_loss"] = _update_critic(learner, critic_batch, key_critic, config)
@@ -171,13 +175,13 @@ def _update_critic(
 def _update_unet(
     learner: Learner,
     batch: replay.Transition,
-    dynamics: dynamics_lib.Dynamics | None,
+    predict: Predict | None,
     key: chex.PRNGKey,
     config: Config,
 ) -> tuple[Learner, dict[str, jax.Array]]:
     key_next, key_local = jax.random.split(key)
     modules = _modules(config, batch.action.shape[-1])
-    local = propagated_uncertainty(learner, batch, dynamics, key_local, config)
+    local = propagated_uncertainty(learner, batch, predict, key_local, config)
     local_max = jnp.maximum(jnp.max(local), learner.local_max * (1.0 - config.local_max_decay))
     next_action, _ = networks.sample_action(
         modules.actor, learner.actor, batch.next_observation, key_next
@@ -206,19 +210,20 @@ def _update_unet(
 def propagated_uncertainty(
     learner: Learner,
     batch: replay.Transition,
-    dynamics: dynamics_lib.Dynamics | None,
+    predict: Predict | None,
     key: chex.PRNGKey,
     config: Config,
 ) -> jax.Array:
     """What the method's UBE propagates at (s, a): γ² times its local uncertainty (plus rewards).
 
     The variance of the members' mean rewards is added for `pombu` and `exact_ube` (appendix B.1);
-    the critics' variance that `upper_bound` uses contains it already.
+    the critics' variance that `upper_bound` uses contains it already. Where a member expects the
+    episode to end, its next value is 0, whatever the critics say.
 
     Args:
         learner: the critics and the policy.
         batch: `[B, ...]`.
-        dynamics: the model, for `pombu` and `exact_ube`.
+        predict: the model, for `pombu` and `exact_ube`.
         key: consumed.
         config: hyperparameters with a method that trains a U-net.
 
@@ -230,13 +235,9 @@ def propagated_uncertainty(
     if config.method == "upper_bound":
         q = networks.apply(modules.critic, learner.critic, batch.observation, batch.action)
         return gamma2 * uncertainty.ensemble_var(losses.group_value(q))
-    if dynamics is None:
+    if predict is None:
         raise ValueError(f"method {config.method!r} needs the dynamics, got None")
-    model = networks.Dynamics(
-        config.dynamics_hidden, batch.observation.shape[-1], config.num_members
-    )
-    mean, _ = dynamics_lib.predict(model, dynamics, batch.observation, batch.action)
-    next_observation, reward = mean[..., :-1], mean[..., -1]  # [N, B, O], [N, B]
+    next_observation, reward, terminated = predict(batch.observation, batch.action)
     samples = config.gap_samples if config.method == "exact_ube" else 1
     next_observation = jnp.broadcast_to(
         next_observation[:, None],
@@ -251,6 +252,7 @@ def propagated_uncertainty(
     next_q = networks.apply(modules.critic, learner.critic, flat(next_observation), flat(action))
     next_q = losses.group_value(next_q)
     next_q = next_q.reshape(-1, *next_observation.shape[:-1])  # [groups, N, K, B]
+    next_q = jnp.where(terminated[:, None], 0.0, next_q)
     if config.method == "pombu":
         local = uncertainty.pombu(jnp.mean(next_q, axis=0)[:, 0])
     else:

@@ -45,12 +45,12 @@ def small(config):
 class Runner:
     """Jitted functions of an agent, mapped over seeds or not."""
 
-    def __init__(self, config, mapped):
+    def __init__(self, config, mapped, task=TASK):
         def compiled(function, **static):
             function = functools.partial(function, **static)
             return jax.jit(jax.vmap(function) if mapped else function)
 
-        both = {"config": config, "task": TASK}
+        both = {"config": config, "task": task}
         self.config = config
         self.init = compiled(agent.init, **both)
         self.collect = compiled(agent.collect, **both)
@@ -231,6 +231,34 @@ def test_every_method_runs_and_reports_finite_values(method):
     assert all(np.isfinite(value) for value in values.values())
     assert (float(values["mean_sqrt_u"]) > 0) == (method != "ensemble_mean")
     assert (state.learner.unet is not None) == config.uses_unet
+
+
+@pytest.mark.parametrize("method", ["pombu", "exact_ube"])
+def test_local_uncertainty_of_predicted_ends_is_that_of_rewards(method):
+    config = dataclasses.replace(SMALL, method=method, updates_per_step=1)
+    local = {}
+    for ends in (False, True):
+        task = dataclasses.replace(
+            TASK, termination=lambda o, a, n, ends=ends: jnp.full(n.shape[:-1], ends)
+        )
+        runner = Runner(config, mapped=False, task=task)
+        state = runner.init(jax.random.key(0))
+        # Members that expect the same reward: where all expect the end, nothing is uncertain.
+        params = jax.tree.map(jnp.zeros_like, state.dynamics.params)
+        bias = params["params"]["MLP_0"]["Dense_2"]["bias"]
+        bias = bias.at[:, : TASK.observation_size].set(jnp.arange(3.0)[:, None])
+        params["params"]["MLP_0"]["Dense_2"]["bias"] = bias
+        data = random_transitions(0)
+        state = state._replace(
+            dynamics=state.dynamics._replace(params=params),
+            replay=replay.add(state.replay, data),
+            model_data=replay.add(state.model_data, data),
+        )
+        first = jax.tree.map(lambda x: x[0], data)
+        _, _, metrics = runner.train_step(state, first, first.next_observation)
+        local[ends] = float(metrics["local_uncertainty"])
+    assert local[False] > 0.0
+    assert local[True] == 0.0
 
 
 @pytest.mark.parametrize("name", ["mbpo", "sac"])

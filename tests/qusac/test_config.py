@@ -23,7 +23,7 @@ from qusac_jax.qusac.config import METHODS, Config
         ("critic_hidden", (256, 0), "critic_hidden must be a tuple of positive layer sizes"),
         ("risk", float("inf"), "risk must be finite"),
         ("target_rate", 1.5, "target_rate"),
-        ("warmup_steps", 1, "warmup_steps"),
+        ("warmup_steps", 2, "warmup_steps"),
         ("warmup_steps", 200_000, "warmup_steps must lie in"),
         ("holdout_every", 1, "holdout_every"),
         ("gap_samples", 1, "gap_samples"),
@@ -45,6 +45,13 @@ def test_exact_ube_needs_critics_that_can_disagree():
     with pytest.raises(ValueError, match="at least two critic groups, or its gap term"):
         Config(method="exact_ube", critic_data="model")
     Config(method="pombu", critic_data="model")
+
+
+@pytest.mark.parametrize("method", ["ensemble_var", "upper_bound"])
+@pytest.mark.parametrize("preset", ["mbpo", "sac"])
+def test_one_group_of_critics_cannot_disagree_whatever_the_risk(preset, method):
+    with pytest.raises(ValueError, match=f"method '{method}' needs at least two critic groups"):
+        dataclasses.replace(presets.get(preset), method=method)
 
 
 def test_defaults_are_the_paper_table():

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import losses, networks, replay
 from qusac_jax.qusac.config import Config
@@ -57,6 +56,14 @@ def train(config, make_batch, num_updates, learner=None):
 def q_values(config, learner, observation, action):
     critic = networks.Critic(config.critic_hidden, config.num_groups, config.num_critics)
     return networks.apply(critic, learner.critic, observation, action)
+
+
+def predictions(key, num_members, size):
+    """What members with two observations expect; some expect the episode to end."""
+    keys = jax.random.split(key, 3)
+    next_observation = jax.random.normal(keys[0], (num_members, size, 2))
+    reward = jax.random.normal(keys[1], (num_members, size))
+    return next_observation, reward, jax.random.bernoulli(keys[2], 0.3, reward.shape)
 
 
 def one_step_batch(key, size=64):
@@ -224,51 +231,45 @@ def test_temperature_reaches_the_target_entropy():
 @pytest.mark.parametrize("method", ["pombu", "exact_ube"])
 def test_members_that_agree_are_not_uncertain(method):
     # The same model and critic five times, and a policy that is random: nothing is epistemic.
-    config = dataclasses.replace(PROBE, method=method, num_members=5, dynamics_hidden=(16,))
+    config = dataclasses.replace(PROBE, method=method, num_members=5)
     learner = learner_lib.init(jax.random.key(0), config, 2, 1)
     same = lambda tree: jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), tree)
     learner = learner._replace(critic=same(learner.critic))
-    model = networks.Dynamics(config.dynamics_hidden, 2, config.num_members)
-    dynamics = dynamics_lib.init(model, jax.random.key(1), action_size=1, learning_rate=1e-3)
-    dynamics = dynamics._replace(params=same(dynamics.params))
     batch = one_step_batch(jax.random.key(2))
-    batch = batch._replace(
-        observation=jnp.tile(batch.observation, 2), next_observation=jnp.tile(batch.observation, 2)
+    prediction = same(predictions(jax.random.key(1), 5, 64))
+    local = learner_lib.propagated_uncertainty(
+        learner, batch, lambda *_: prediction, jax.random.key(3), config
     )
-    local = learner_lib.propagated_uncertainty(learner, batch, dynamics, jax.random.key(3), config)
     np.testing.assert_allclose(local, 0.0, atol=1e-9)
 
 
 @pytest.mark.parametrize("method", ["pombu", "exact_ube"])
 def test_local_uncertainty_is_that_of_loops_over_members(method):
-    config = dataclasses.replace(
-        PROBE, method=method, num_members=3, num_critics=2, dynamics_hidden=(16,), discount=0.9
-    )
+    config = dataclasses.replace(PROBE, method=method, num_members=3, num_critics=2, discount=0.9)
     key = jax.random.key(3)
     learner = learner_lib.init(jax.random.key(0), config, 2, 1)
     learner = learner._replace(critic=jax.tree.map(lambda x: 3.0 * x, learner.critic))
-    model = networks.Dynamics(config.dynamics_hidden, 2, config.num_members)
-    dynamics = dynamics_lib.init(model, jax.random.key(1), action_size=1, learning_rate=1e-3)
-    observation = jax.random.normal(jax.random.key(2), (6, 2))
-    batch = one_step_batch(jax.random.key(2), 6)._replace(
-        observation=observation, next_observation=observation
-    )
-    local = learner_lib.propagated_uncertainty(learner, batch, dynamics, key, config)
+    prediction = predictions(jax.random.key(2), 3, 6)
+    next_observation, reward, ends = prediction
+    assert 0 < ends.sum() < ends.size
+    batch = one_step_batch(jax.random.key(2), 6)
+    local = learner_lib.propagated_uncertainty(learner, batch, lambda *_: prediction, key, config)
 
-    mean, _ = dynamics_lib.predict(model, dynamics, observation, batch.action)
     actor = networks.Actor(config.actor_hidden, 1)
     num_actions = config.gap_samples if method == "exact_ube" else 1
     expected = np.zeros(6)
     for b in range(6):
         w_terms, g_terms = [], []
         for i in range(3):
-            states = jnp.broadcast_to(mean[i, :, :2], (num_actions, 6, 2))
+            states = jnp.broadcast_to(next_observation[i], (num_actions, 6, 2))
             actions, _ = networks.sample_action(actor, learner.actor, states, key)
             at = states[:, b], actions[:, b]
             q = np.asarray(q_values(config, learner, *at)).min(1)  # [members, K]
+            if ends[i, b]:
+                q = np.zeros_like(q)  # nothing comes after the end
             w_terms.append(q.mean())
             g_terms.append(np.var(q[i] - q.mean(0), ddof=1) if num_actions > 1 else 0.0)
         w, g = np.var(w_terms, ddof=1), np.mean(g_terms)
-        expected[b] = np.var(mean[:, b, 2], ddof=1) + 0.81 * max(w - g, 0.0)
+        expected[b] = np.var(reward[:, b], ddof=1) + 0.81 * max(w - g, 0.0)
     np.testing.assert_allclose(local, expected, rtol=1e-4)
     assert expected.min() > 0.0

@@ -1,0 +1,86 @@
+"""What the loop stores and when it fits, against environments stepped by hand."""
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import online_run
+from experiments.run_directory import RunDirectory
+from qusac_jax import environments
+from qusac_jax.qusac.config import Config
+
+ENV = "gym:tests.short_env:Short-v0"
+SEEDS = [0, 1]
+TINY = Config(
+    num_members=2,
+    batch_size=8,
+    updates_per_step=1,
+    actor_hidden=(8,),
+    critic_hidden=(8,),
+    unet_hidden=(8,),
+    dynamics_hidden=(8,),
+    replay_capacity=100,
+    warmup_steps=10,
+    fit_every=4,
+    rollouts_per_step=3,
+    rollout_length=2,
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of 60 steps, and the steps at which its model was fitted."""
+    run = online_run.OnlineRun(
+        RunDirectory(tmp_path_factory.mktemp("runs") / "run", {"env": ENV}),
+        ENV,
+        TINY,
+        seeds=SEEDS,
+        num_steps=60,
+        action_cost=0.1,
+        termination=environments.TERMINATIONS["never"],
+        eval_every=60,
+        eval_episodes=1,
+        checkpoint_every=60,
+        devices=jax.devices()[:1],
+    )
+    fitted, refresh = [], run._refresh
+
+    def noted(state):
+        fitted.append(run.step)
+        return refresh(state)
+
+    run._refresh = noted
+    assert run.train(lambda: None) is None
+    return run, fitted
+
+
+def test_D_holds_true_successors_and_ends_but_no_time_limits(trained):
+    run, _ = trained
+    stored = jax.tree.map(np.asarray, run._state.replay.data)
+    env = environments.VectorEnvironment(ENV, SEEDS, action_cost=0.1)
+    observation = env.reset()
+    ends = np.zeros(2, int)
+    for step in range(60):
+        result = env.step(stored.action[:, step])
+        np.testing.assert_array_equal(stored.observation[:, step], observation)
+        np.testing.assert_array_equal(stored.reward[:, step], result.reward)
+        np.testing.assert_array_equal(stored.next_observation[:, step], result.next_observation)
+        np.testing.assert_array_equal(stored.terminated[:, step], result.terminated)
+        observation = result.observation
+        ends += [result.terminated.sum(), (result.truncated & ~result.terminated).sum()]
+    assert (ends > 0).all()  # episodes of both kinds were among them
+
+
+def test_the_model_is_fitted_after_the_warm_up_and_every_F_steps(trained):
+    _, fitted = trained
+    assert fitted == list(range(10, 61, 4))
+
+
+def test_what_passes_the_bound_is_reported():
+    rows = [
+        {"seed": float(seed), "max_sqrt_u": largest, "sqrt_u_bound": bound}
+        for seed, (largest, bound) in enumerate([(9.9, 10.0), (10.3, 10.0), (1.0, float("nan"))])
+    ]
+    (message,) = online_run.breaches(500, rows)
+    assert "step 500, seed 1: sqrt(U) reaches 10.3, 3.0% more than the 10" in message
+    assert not online_run.breaches(0, rows)  # nothing has been learned
