@@ -37,7 +37,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_string("method", "exact_ube", f"One of {', '.join(agent.METHODS)}.", **define)
     flags.DEFINE_integer("length", 10, "L of DeepSea; it has L * L states.", **define)
     flags.DEFINE_integer("num_seeds", 5, "Independent runs.", **define)
-    flags.DEFINE_integer("seed", 0, "First seed; the others follow it.", **define)
+    flags.DEFINE_integer("seed", 0, "First seed; the others follow it.", 0, 2**31 - 1, **define)
     flags.DEFINE_integer(
         "num_episodes", None, "Default: the paper's 1000 (DeepSea) or 5000 (7-room).", **define
     )
@@ -122,8 +122,10 @@ def make_config(options, *, method: str, length: int) -> experiment.Config:
 
 
 def _num_chunks(options, length: int) -> int:
-    """More in large environments, so that stopping a run takes seconds."""
-    return 50 if length <= 10 or not options.env.startswith("deep_sea") else 10 * length
+    """More where episodes take long, so that stopping a run takes seconds."""
+    if not options.env.startswith("deep_sea"):
+        return 250
+    return 50 if length <= 10 else 10 * length
 
 
 def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int | None:
@@ -253,18 +255,36 @@ def _integers(name: str, texts: list[str]) -> list[int]:
         raise ValueError(f"{name} must be integers separated by commas, got {texts}") from None
 
 
+def _check_read(options, what: str, *unread: str) -> None:
+    """Raises `ValueError` if a flag was set that has no influence on what is done."""
+    given = [f"--{name}" for name in unread if options[name].present]
+    if given:
+        raise ValueError(f"{what}, does not read {', '.join(given)}; leave that out")
+
+
 def run(options) -> int:
     """Does what the flags ask for; returns the exit code."""
     if options.figure and options.inspect:
         raise ValueError("figure and inspect are two programs; leave one of the flags out")
     if options.env == "toy":
-        if options.figure or options.inspect:
-            raise ValueError("env 'toy' prints a table; leave --figure and --inspect out")
+        unread = (name for name in make_flags() if name != "env")
+        _check_read(options, "env 'toy', which prints a table", *unread)
         print_toy()
         return 0
     if options.env not in ENVIRONMENTS:
         make_environment(options.env, options.length)
     is_sea = options.env.startswith("deep_sea")
+    if not is_sea:
+        _check_read(options, f"env {options.env!r}, which has one size", "length", "lengths")
+    if options.figure:
+        what = "figure, which compares --methods" + (" at --lengths" if is_sea else "")
+        _check_read(options, what, "method", "length", "inspect_episodes")
+    elif options.inspect:
+        about_runs = ("methods", "lengths", "published", "num_seeds", "resume")
+        _check_read(options, "inspect, which looks at one run of one seed", *about_runs)
+    else:
+        others = ("methods", "lengths", "published", "inspect_episodes")
+        _check_read(options, "a single run, without --figure or --inspect", *others)
     name = f"{options.env}_{options.length}" if is_sea else options.env
     default = {
         options.figure: f"{options.env}_figure",

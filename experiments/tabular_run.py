@@ -18,6 +18,7 @@ from qusac_jax.checkpoint import Checkpointer
 from qusac_jax.tabular import environments, experiment
 
 _SECONDS_BETWEEN_CHECKPOINTS = 120.0
+_FREE = ("num_episodes", "num_chunks", "seed_axis")
 
 
 def run(
@@ -52,7 +53,8 @@ def run(
             "env": environment.name,
             "length": length or None,
             "seeds": list(seeds),
-            "config": dataclasses.asdict(config) | {"num_episodes": None, "num_chunks": None},
+            # Without what may differ when the run goes on, on another device for example.
+            "config": dataclasses.asdict(config) | dict.fromkeys(_FREE),
             "num_episodes": config.num_episodes,
             **describe_program(),
         },

@@ -1,5 +1,7 @@
 """Checks of what a user passes to `qusac_jax.ube`, and of what comes out."""
 
+import operator
+
 import jax.core
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,21 @@ def check_scalars(**values) -> None:
             raise ValueError(
                 f"{name} must be a scalar, got shape {np.shape(value)}; use `jax.vmap` for several"
             )
+
+
+def check_count(name: str, value, least: int = 1) -> int:
+    """The value as an `int`.
+
+    Raises:
+        ValueError: unless it is an integer (NumPy's too) of at least `least`.
+    """
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = None
+    if count is None or isinstance(value, bool) or count < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    return count
 
 
 def check_shapes(

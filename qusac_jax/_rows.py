@@ -33,11 +33,21 @@ def next_variance(
     Returns:
         `[S, A]`, at least 0.
     """
-    missing = 1.0 - transition.sum(-1)
+    exact = 1.0 - transition.sum(-1)
     # A row that should sum to 1 does so up to rounding, which large values must not multiply.
-    missing = jnp.where(missing > 10 * jnp.finfo(transition.dtype).eps, missing, 0.0)
+    missing = jnp.where(exact > 10 * jnp.finfo(transition.dtype).eps, exact, 0.0)
+    missing = with_derivative_of(exact, missing)
     distance = jnp.square(v - centre[..., None]) + within
     return jnp.sum(transition * distance, -1) + missing * jnp.square(centre)
+
+
+def with_derivative_of(exact: jax.Array, cleaned: jax.Array) -> jax.Array:
+    """The value of `cleaned`, which is `exact` without its rounding errors, and its derivative.
+
+    The derivative of the cleaning itself would be 0 (or a half) at the border of what is possible:
+    at rows that sum to 1, for which mass can still go missing, and at variances of 0.
+    """
+    return exact + jax.lax.stop_gradient(cleaned - exact)
 
 
 def over_actions(policy: jax.Array, x: jax.Array) -> jax.Array:

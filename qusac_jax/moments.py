@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from qusac_jax import linear
 from qusac_jax._checks import check_policy, check_result, check_scalars, is_concrete
-from qusac_jax._rows import average, next_mean, next_variance
+from qusac_jax._rows import average, next_mean, next_variance, with_derivative_of
 
 if TYPE_CHECKING:
     from qusac_jax.posterior import Posterior
@@ -101,7 +101,8 @@ def _solve_moments(posterior, policy, discount) -> Moments:
     next_v = next_mean(transition, mean_v)
     known = scale * next_variance(transition, mean_v, next_v)
     # A variance too; [S, A, S], to be multiplied by D.
-    unknown = scale[..., None] * jnp.maximum(diagonal - quadratic, 0.0)
+    within = diagonal - quadratic
+    unknown = scale[..., None] * with_derivative_of(within, jnp.maximum(within, 0.0))
 
     # D = base + gain D. `gain` is nilpotent if nothing is visited twice.
     weight = policy**2

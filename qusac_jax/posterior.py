@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax import _control, _variates
+from qusac_jax._checks import check_count, is_concrete
 
 _LONE_TOTAL = 1e-30  # below this, a row of gamma variates is one variate and rounding
 
@@ -72,9 +73,8 @@ def init(
     Raises:
         ValueError: if a size, concentration, precision or dtype is out of its range.
     """
-    for name, size in (("num_states", num_states), ("num_actions", num_actions)):
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
+    num_states = check_count("num_states", num_states)
+    num_actions = check_count("num_actions", num_actions)
     if not reward_precision > 0:
         raise ValueError(f"reward_precision must be positive, got {reward_precision}")
     if jnp.dtype(dtype) not in (jnp.float32, jnp.float64):
@@ -111,7 +111,6 @@ def _check_prior(prior: np.ndarray, shape: tuple[int, int, int]) -> None:
         )
 
 
-@jax.jit
 def update(
     posterior: Posterior,
     transitions: Transitions,
@@ -123,8 +122,8 @@ def update(
 
     Args:
         posterior: the belief so far.
-        transitions: `[T]` each. Entries with an index outside its range (negative ones too) are
-            not counted; `check_transitions` finds them outside `jit`.
+        transitions: `[T]` each. Under `jit`, entries with an index outside its range (negative ones
+            too) are not counted.
         weight: scalar or `[T]`, >= 0: how many times each transition is counted. 0 ignores it,
             whatever its reward.
         noise_precision: inverse variance of an observed reward around the expected one, >= 0 and
@@ -132,7 +131,22 @@ def update(
 
     Returns:
         The new `Posterior`.
+
+    Raises:
+        ValueError: for lengths that differ, and outside `jit` for values out of their ranges.
     """
+    if is_concrete(*transitions, weight, noise_precision):
+        check_transitions(transitions, *posterior.reward_mean.shape, weight=weight)
+        if not 0 <= float(noise_precision) < np.inf:
+            raise ValueError(
+                f"noise_precision must be finite and not negative, got {noise_precision}; 1e6 is "
+                "as good as no noise"
+            )
+    return _update(posterior, transitions, weight, noise_precision)
+
+
+@jax.jit
+def _update(posterior, transitions, weight, noise_precision) -> Posterior:
     state, action, reward, next_state = transitions
     if not state.shape == action.shape == reward.shape == next_state.shape:
         raise ValueError(
@@ -159,23 +173,43 @@ def update(
     )
 
 
-def check_transitions(posterior: Posterior, transitions: Transitions) -> None:
-    """Raises `ValueError` unless all fields of `transitions` fit each other and the belief."""
+def check_transitions(
+    transitions: Transitions, num_states: int, num_actions: int, *, weight: chex.Numeric = 1.0
+) -> None:
+    """Raises `ValueError` unless all fields fit each other and the sizes; for concrete arrays.
+
+    Args:
+        transitions: `[T]` each; what has weight 0 may be anything.
+        num_states: S.
+        num_actions: A.
+        weight: scalar or `[T]`, as for `update`.
+    """
     shapes = {name: np.shape(values) for name, values in transitions._asdict().items()}
     if len(set(shapes.values())) > 1 or len(shapes["state"]) != 1:
         raise ValueError(f"transitions must have one length T in all fields, got shapes {shapes}")
-    num_states, num_actions = posterior.reward_mean.shape
+    weight = np.asarray(weight)
+    if weight.shape not in ((), shapes["state"]):
+        raise ValueError(
+            f"weight must be a scalar or have shape [T] = {shapes['state']}, got {weight.shape}"
+        )
+    if not np.all((weight >= 0) & np.isfinite(weight)):
+        raise ValueError(
+            f"weight must be finite and not negative, got values from {weight.min()} to "
+            f"{weight.max()}"
+        )
+    is_counted = np.broadcast_to(weight > 0, shapes["state"])
     bounds = {"state": num_states, "action": num_actions, "next_state": num_states + 1}
     for name, bound in bounds.items():
         values = np.asarray(getattr(transitions, name))
         if not np.issubdtype(values.dtype, np.integer):
             raise ValueError(f"transitions.{name} must be integers, got {values.dtype}")
+        values = values[is_counted]
         if values.size and (values.min() < 0 or values.max() >= bound):
             raise ValueError(
                 f"transitions.{name} must be in 0 .. {bound - 1}, got values from {values.min()} "
                 f"to {values.max()}"
             )
-    if not np.all(np.isfinite(np.asarray(transitions.reward))):
+    if not np.all(np.isfinite(np.asarray(transitions.reward)[is_counted])):
         raise ValueError("transitions.reward must be finite, got NaN or infinity; drop those rows")
 
 
@@ -186,7 +220,6 @@ def mean(posterior: Posterior) -> Mdp:
     return Mdp(posterior.concentration[..., :-1] / total, posterior.reward_mean)
 
 
-@functools.partial(jax.jit, static_argnames="n")
 def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
     """Draws n MDPs from the belief (line 1 of Algorithm 1).
 
@@ -202,7 +235,25 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
 
     Returns:
         An `Mdp` with transitions `[N, S, A, S]` and rewards `[N, S, A]`.
+
+    Raises:
+        ValueError: outside `jit`, if n is below 1 or a concentration below its prior.
     """
+    n = check_count("n", n)
+    if is_concrete(posterior.concentration, posterior.prior):
+        # A table holds the prior's part of each concentration; without one, nothing is in parts.
+        prior = 0.0 if posterior.log_quantile is None else posterior.prior
+        least = float(jnp.min(posterior.concentration - prior * (1 - 1e-6)))
+        if not least >= 0:
+            raise ValueError(
+                "posterior.concentration must be at least posterior.prior, or 0 for an array "
+                f"prior, got {-least:.3g} less; to forget data, start from another prior"
+            )
+    return _sample(posterior, key, n)
+
+
+@functools.partial(jax.jit, static_argnames="n")
+def _sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
     key_transition, key_reward = jax.random.split(key)
     noise = jax.random.normal(
         key_reward, (n, *posterior.reward_mean.shape), posterior.reward_mean.dtype

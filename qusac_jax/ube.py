@@ -210,7 +210,10 @@ def _checked(
 ) -> Any:
     """Calls a solver between the checks of its inputs and of its result."""
     transition = jnp.asarray(transition)
-    transition = transition.astype(jnp.promote_types(transition.dtype, jnp.float32))
+    dtype = transition.dtype
+    if not jnp.issubdtype(dtype, jnp.floating):  # whole numbers say nothing about precision
+        dtype = jnp.asarray(reward).dtype
+    transition = transition.astype(jnp.promote_types(dtype, jnp.float32))
     arrays = (reward, policy, *means)
     reward, policy, *means = (
         array if array is None else jnp.asarray(array, transition.dtype) for array in arrays

@@ -197,8 +197,8 @@ def test_float64():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((0, 2), {}, "num_states must be at least 1, got 0"),
-        ((2, 0), {}, "num_actions must be at least 1, got 0"),
+        ((0, 2), {}, "num_states must be an integer of at least 1, got 0"),
+        ((2, 0), {}, "num_actions must be an integer of at least 1, got 0"),
         ((2, 2), {"concentration": 0.0}, "concentration must be positive and finite, got 0.0"),
         ((2, 2), {"concentration": np.ones((2, 2, 2))}, r"have shape \(2, 2, 3\)"),
         ((2, 2), {"concentration": -np.ones((2, 2, 3))}, "non-negative"),
@@ -217,14 +217,44 @@ def test_bad_prior_is_named(arguments, options, message):
         ("state", 5, r"transitions.state must be in 0 .. 4, got values from . to 5"),
         ("action", -1, "transitions.action must be in 0 .. 1, got values from -1"),
         ("next_state", 6, "transitions.next_state must be in 0 .. 5"),
+        ("next_state", 0.5, "transitions.next_state must be integers, got float32"),
         ("reward", np.nan, "transitions.reward must be finite"),
     ],
 )
 def test_bad_transitions_are_named(field, value, message):
     data = visits(np.random.default_rng(13))
-    data = data._replace(**{field: getattr(data, field).at[0].set(value)})
+    values = getattr(data, field)
+    values = values.astype(type(value)) if isinstance(value, float) else values
+    data = data._replace(**{field: values.at[0].set(value)})
     with pytest.raises(ValueError, match=message):
-        posterior.check_transitions(posterior.init(5, 2), data)
+        posterior.update(posterior.init(5, 2), data)
+    posterior.update(posterior.init(5, 2), visits(np.random.default_rng(13)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weight": -0.2}, "weight must be finite and not negative, got values from -0.2 to -0.2"),
+        ({"weight": np.ones(3)}, r"weight must be a scalar or have shape \[T\]"),
+        ({"noise_precision": np.inf}, "noise_precision must be finite and not negative, got inf"),
+        ({"noise_precision": -1.0}, "noise_precision must be finite and not negative, got -1.0"),
+    ],
+)
+def test_bad_weights_are_named(options, message):
+    data = visits(np.random.default_rng(13))
+    with pytest.raises(ValueError, match=message):
+        posterior.update(posterior.init(5, 2), data, **options)
+
+
+@pytest.mark.parametrize("below", [0.1, np.nan])
+def test_concentrations_below_their_prior_are_not_sampled(below):
+    belief = posterior.init(5, 2, concentration=0.5)
+    belief = belief._replace(concentration=belief.concentration.at[0, 0, 0].set(below))
+    with pytest.raises(ValueError, match="or 0 for an array prior, got"):
+        posterior.sample(belief, jax.random.key(0), 3)
+    belief = posterior.init(5, 2, concentration=np.full((5, 2, 6), 0.5))  # not from a table
+    belief = belief._replace(concentration=belief.concentration.at[0, 0, 0].set(0.1))
+    posterior.sample(belief, jax.random.key(0), 3)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +266,7 @@ def test_entries_out_of_range_or_without_weight_leave_the_belief_alone(index, we
     belief = posterior.init(5, 2)
     state, action, next_state = (jnp.array([i]) for i in index)
     data = posterior.Transitions(state, action, jnp.array([jnp.nan]), next_state)
-    after = posterior.update(belief, data, weight=weight)
+    after = jax.jit(posterior.update)(belief, data, weight=weight)
     for name in ("concentration", "reward_mean", "reward_precision"):
         np.testing.assert_array_equal(getattr(after, name), getattr(belief, name))
 
@@ -248,4 +278,4 @@ def test_transitions_of_different_lengths_are_refused():
     with pytest.raises(ValueError, match="one length T"):
         posterior.update(posterior.init(5, 2), data)
     with pytest.raises(ValueError, match="one length T"):
-        posterior.check_transitions(posterior.init(5, 2), data)
+        jax.jit(posterior.update)(posterior.init(5, 2), data)

@@ -344,6 +344,57 @@ def test_gradients_equal_finite_differences(solver):
         np.testing.assert_allclose(np.sum(gradient * direction), expected, rtol=1e-6)
 
 
+def one_sided(objective, x, direction, step=1e-6):
+    return (objective(x) - objective(x - step * direction)) / step
+
+
+@pytest.mark.parametrize("form", ube.FORMS)
+def test_gradients_at_rows_of_mass_one_count_mass_that_goes_missing(form):
+    rng = np.random.default_rng(2)
+    transition, reward = random_ensemble(rng, mass=1.0)
+    policy = random_policy(rng, 5, 2)
+    direction = rng.uniform(size=transition.shape)  # only less mass is possible
+
+    def exact(transition):
+        return jnp.sum(ube.solve_exact(transition, reward, policy, 0.9, form=form).q)
+
+    def aleatoric(transition):
+        return jnp.sum(ube.decompose(transition, reward, policy, 0.9).aleatoric_v)
+
+    for objective in (exact, aleatoric):
+        gradient = jax.grad(objective)(transition)
+        expected = one_sided(objective, transition, direction)
+        np.testing.assert_allclose(np.sum(gradient * direction), expected, rtol=1e-4)
+
+
+def test_gradients_of_moments_where_mass_is_one_and_rows_are_certain():
+    rng = np.random.default_rng(4)
+    belief = layered_posterior(rng)
+    concentration = np.array(belief.concentration)
+    concentration[:2, :, -1] = 0.0  # no step from here ends the episode
+    concentration[0, 0, 3:] = 0.0  # and this one always leads to the same state
+    policy = random_policy(rng, 6, 2)
+
+    def objective(concentration):
+        belief_there = belief._replace(concentration=concentration)
+        return jnp.sum(ube.solve_moments(belief_there, policy, 0.9).v)
+
+    direction = -rng.uniform(size=concentration.shape)
+    direction[2:] = 0.0  # the last layers stay: their other entries are impossible
+    direction[:2, :, :2] = 0.0
+    gradient = jax.grad(objective)(jnp.asarray(concentration))
+    expected = one_sided(objective, jnp.asarray(concentration), direction)
+    np.testing.assert_allclose(np.sum(gradient * direction), expected, rtol=1e-4)
+
+
+def test_whole_numbers_take_the_precision_of_the_rewards():
+    transition = np.array([[[0, 1]], [[0, 0]]])
+    reward = np.array([[0.1], [1 / 3]])
+    values = ube.solve_bellman(transition, reward, np.ones((2, 1)), 0.5)
+    assert values.v.dtype == np.dtype("float64")
+    np.testing.assert_array_equal(values.v, [0.1 + 0.5 / 3, 1 / 3])
+
+
 def test_float32_in_float32_out():
     rng = np.random.default_rng(3)
     problem = (*random_ensemble(rng), random_policy(rng, 5, 2))

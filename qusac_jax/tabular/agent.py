@@ -11,8 +11,10 @@ from typing import NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from qusac_jax import linear, moments, posterior
+from qusac_jax._checks import check_count
 
 METHODS = (
     "ensemble_mean",
@@ -50,14 +52,13 @@ class Config:
                 raise ValueError(
                     f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
                 )
-        if not 0 <= self.discount < 1:
+        if not 0 <= np.float32(self.discount) < 1:  # beliefs may be of float32
             raise ValueError(
-                f"discount must be in [0, 1), got {self.discount}; with 1, a policy that never "
-                "terminates has no values"
+                f"discount must be in [0, 1) in float32, got {self.discount}; with 1, a policy "
+                "that never terminates has no values"
             )
         for name in ("num_members", "max_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            check_count(name, getattr(self, name))
         for name in ("risk", "min_local"):
             if not abs(getattr(self, name)) < float("inf"):
                 raise ValueError(f"{name} must be finite, got {getattr(self, name)}")
@@ -77,8 +78,7 @@ class Evaluation(NamedTuple):
     mean_q: jax.Array  # [S, A] Q of the mean MDP
     variance: jax.Array  # [S, A] estimate of the epistemic variance of Q; 0 for psrl
     local: jax.Array  # [S, A] what is propagated: reward variance + discount^2 u, clipped
-    fallbacks: jax.Array  # [] how many of the solvers' calls needed LU
-    iterations: jax.Array  # [] of BiCGStab in all solvers' calls
+    horizon: jax.Array  # [] of `moments`: infinity where its variance diverges; else 0
 
 
 class Plan(NamedTuple):
@@ -141,7 +141,7 @@ def optimize(
         return (carry[0] < config.max_steps) & (carry[2] == 0)
 
     nothing = jnp.zeros_like(belief.reward_mean)
-    evaluation = Evaluation(nothing, nothing, nothing, jnp.zeros((), int), jnp.zeros((), int))
+    evaluation = Evaluation(nothing, nothing, nothing, nothing[0, 0])
     zero = jnp.zeros((), int)
     carry = (zero, history, zero, guess, evaluation)
     steps, history, period, guess, evaluation = jax.lax.while_loop(proceed, improve, carry)
@@ -184,36 +184,31 @@ def _evaluate(belief, mean, members, policy, guess, *, config):
     state = jnp.arange(len(policy))
     solve = functools.partial(_solve, solver=config.solver)
     mean_flow = mean.transition[None, state, policy]
-    work = []
 
     def solve_mean(rhs, discount, start):
-        solution = solve(mean_flow, rhs[None], discount, start[None])
-        work.append(solution)
-        return solution.x[0]
+        return solve(mean_flow, rhs[None], discount, start[None])[0]
 
     mean_v = solve_mean(mean.reward[state, policy], config.discount, guess.mean)
     mean_q = mean.reward + config.discount * _next_value(mean.transition, mean_v)
     guess = guess._replace(mean=mean_v)
     local = variance = jnp.zeros_like(mean_q)
+    horizon = jnp.zeros((), mean_q.dtype)
     if config.method == "moments":
         one_hot = jax.nn.one_hot(policy, mean_q.shape[-1], dtype=mean_q.dtype)
         result = moments.solve_moments(belief, one_hot, config.discount)
         local = 1 / belief.reward_precision + config.discount**2 * result.local_q
-        variance = result.q
+        variance, horizon = result.q, result.horizon
     elif members is not None:
         if config.method in _WITH_MEMBER_VALUES:
             flow, rhs = members.transition[:, state, policy], members.reward[:, state, policy]
-            work.append(solve(flow, rhs, config.discount, guess.members))
-            guess = guess._replace(members=work[-1].x)
+            guess = guess._replace(members=solve(flow, rhs, config.discount, guess.members))
         local = _local(members, guess.members, mean_v, config)
         variance = local
     if config.method in _PROPAGATING:
         next_u = solve_mean(local[state, policy], config.discount**2, guess.next_u)
         variance = local + config.discount**2 * _next_value(mean.transition, next_u)
         guess = guess._replace(next_u=next_u)
-    fallbacks = sum((solution.fell_back for solution in work), jnp.zeros((), int))
-    iterations = sum((solution.iterations for solution in work), jnp.zeros((), int))
-    return Evaluation(mean_q, variance, local, fallbacks, iterations), guess
+    return Evaluation(mean_q, variance, local, horizon), guess
 
 
 def _local(members, member_v, mean_v, config):
@@ -244,9 +239,8 @@ def _local(members, member_v, mean_v, config):
 
 def _solve(flow, rhs, discount, start, *, solver):
     if solver == "warm":
-        return linear.solve_warm(flow, rhs, discount, start)
-    x = jax.vmap(linear.solve, in_axes=(0, 0, None))(flow, rhs[..., None], discount).x[..., 0]
-    return linear.IterativeSolution(x, jnp.zeros((), jnp.int32), jnp.ones((), bool))
+        return linear.solve_warm(flow, rhs, discount, start).x
+    return jax.vmap(linear.solve, in_axes=(0, 0, None))(flow, rhs[..., None], discount).x[..., 0]
 
 
 def _next_value(transition, v):

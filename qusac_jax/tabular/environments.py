@@ -11,6 +11,9 @@ import numpy as np
 
 from qusac_jax import _checks
 
+# What the regret of an episode is: how much less its policy is expected to return than the best, or
+# 1 for each episode that was not solved.
+REGRETS = ("shortfall", "unsolved")
 UP, DOWN, LEFT, RIGHT = range(4)
 _MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
@@ -24,10 +27,11 @@ class Environment:
     reward: np.ndarray  # [S, A]
     start: np.ndarray  # [S] distribution of the first state; sums to 1
     horizon: int  # steps after which an episode ends at the latest
-    optimal_return: float  # reference for regret: expected undiscounted return per episode
+    optimal_return: float  # best expected undiscounted return per episode
     solved_return: float | None = None  # an episode with this noiseless return counts as solved
     reward_std: np.ndarray | None = None  # [S, A] of Gaussian noise on rewards; None: no noise
     cells: np.ndarray | None = None  # [S, 2] row and column of each state on a grid
+    regret: str = "shortfall"  # of an episode, one of `REGRETS`
 
     @property
     def num_states(self) -> int:
@@ -60,6 +64,7 @@ def from_arrays(
     solved_return: float | None = None,
     reward_std=None,
     cells=None,
+    regret: str = "shortfall",
 ) -> Environment:
     """An environment from a user's own MDP.
 
@@ -75,6 +80,8 @@ def from_arrays(
         solved_return: an episode with at least this return counts as solved; None counts none.
         reward_std: None or `[S, A]` standard deviations of Gaussian noise on the rewards.
         cells: None or `[S, 2]` row and column of each state, for heat maps.
+        regret: shortfall (of the policy's expected return, from `optimal_return`), or unsolved (1
+            for each episode below `solved_return`, which must be given).
 
     Returns:
         An `Environment`.
@@ -105,12 +112,16 @@ def from_arrays(
                 "reward_std must be finite and not negative, got values from "
                 f"{reward_std.min():.6g} to {reward_std.max():.6g}"
             )
-    if not isinstance(horizon, int | np.integer) or horizon < 1:
-        raise ValueError(f"horizon must be an integer of at least 1 step, got {horizon}")
+    horizon = _checks.check_count("horizon", horizon)
     returns = {"optimal_return": optimal_return, "solved_return": solved_return}
     for argument, value in returns.items():
         if value is not None and not np.isfinite(value):
             raise ValueError(f"{argument} must be finite or None, got {value}")
+    if regret not in REGRETS or (regret == "unsolved" and solved_return is None):
+        raise ValueError(
+            f"regret must be shortfall, or unsolved with a solved_return, got {regret!r} with "
+            f"{solved_return}"
+        )
     if cells is not None and np.shape(cells) != (num_states, 2):
         raise ValueError(f"cells must have shape [S, 2] = ({num_states}, 2), got {np.shape(cells)}")
     if optimal_return is None:
@@ -120,11 +131,12 @@ def from_arrays(
         transition=transition,
         reward=reward,
         start=_check_start(start, num_states),
-        horizon=int(horizon),
+        horizon=horizon,
         optimal_return=optimal_return,
         solved_return=solved_return,
         reward_std=reward_std,
         cells=None if cells is None else np.asarray(cells),
+        regret=regret,
     )
 
 
@@ -182,15 +194,15 @@ def deep_sea(length: int, *, stochastic: bool = False) -> Environment:
             the last row have standard normal noise.
 
     Returns:
-        An `Environment`.
+        An `Environment`. Its regret counts the episodes that were not solved, as the paper's does;
+        of the stochastic variant, which the best policy does not always solve, it is the shortfall.
 
     Raises:
         ValueError: if `length` is less than 2.
 
     Source: Osband et al. (2019), "Deep exploration via randomized value functions".
     """
-    if length < 2:
-        raise ValueError(f"length must be at least 2, got {length}")
+    length = _checks.check_count("length", length, 2)
     row, column = np.divmod(np.arange(length**2), length)
     inner = np.flatnonzero(row < length - 1)
     below = (row + 1) * length
@@ -217,6 +229,7 @@ def deep_sea(length: int, *, stochastic: bool = False) -> Environment:
         solved_return=0.5,
         reward_std=reward_std,
         cells=np.stack([row, column], -1),
+        regret="shortfall" if stochastic else "unsolved",
     )
 
 
@@ -237,7 +250,7 @@ def rooms(
     wall stays put.
 
     Args:
-        num_rooms: at least 2; the default is the paper's 7-room, S = 181.
+        num_rooms: at least 3; the default is the paper's 7-room, S = 181.
         room_size: cells along a side, odd.
         rooms_per_row: rooms in one row of the snake.
         horizon: steps of an episode.
@@ -252,10 +265,10 @@ def rooms(
 
     Source: Domingues et al. (2021), rlberry.
     """
-    for name, value, least in (("num_rooms", num_rooms, 2), ("rooms_per_row", rooms_per_row, 1)):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
-    if room_size < 1 or room_size % 2 == 0:
+    num_rooms = _checks.check_count("num_rooms", num_rooms, 3)
+    rooms_per_row = _checks.check_count("rooms_per_row", rooms_per_row)
+    room_size = _checks.check_count("room_size", room_size)
+    if room_size % 2 == 0:
         raise ValueError(f"room_size must be odd, so that rooms have a centre, got {room_size}")
     if not 0 < success <= 1:
         raise ValueError(f"success must be in (0, 1], got {success}")

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax import posterior
+from qusac_jax._checks import check_count
 from qusac_jax.tabular import agent as agents
 from qusac_jax.tabular.environments import Environment
 
@@ -35,9 +36,7 @@ class Config:
     def __post_init__(self):
         """Raises `ValueError` naming the field, its value and what is allowed."""
         for name in ("num_episodes", "num_chunks"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {value}")
+            check_count(name, getattr(self, name))
         for name in ("count_weight", "noise_precision"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
@@ -72,8 +71,6 @@ class Episode(NamedTuple):
     policy: jax.Array  # [S] that it was acted with
     episode_return: jax.Array  # [] undiscounted and noiseless, as it was acted
     steps: jax.Array  # [] of policy iteration after the episode
-    iterations: jax.Array  # [] of the solver in the last of these
-    fallbacks: jax.Array  # [] solver calls in it that needed LU
 
 
 class Metrics(NamedTuple):
@@ -81,9 +78,7 @@ class Metrics(NamedTuple):
 
     episode_return: jax.Array | np.ndarray  # as in `Episode`
     expected_return: jax.Array | np.ndarray  # exact expectation of it under the policy
-    steps: jax.Array | np.ndarray  # as in `Episode`, like the others
-    iterations: jax.Array | np.ndarray
-    fallbacks: jax.Array | np.ndarray
+    steps: jax.Array | np.ndarray  # as in `Episode`
 
 
 class Progress(NamedTuple):
@@ -222,8 +217,6 @@ def episode(world: World, state: State, *, horizon: int, config: Config) -> tupl
         policy=state.policy,
         episode_return=jnp.sum(happened * noiseless),
         steps=plan.steps,
-        iterations=plan.evaluation.iterations,
-        fallbacks=plan.evaluation.fallbacks,
     )
     visits = state.visits.at[transitions.state, transitions.action].add(happened)
     return State(belief, plan.policy, plan.guess, visits, key), played
@@ -254,8 +247,7 @@ def run_chunk(
 
         state, played = jax.lax.scan(body, state, length=num_episodes)
         expected = expected_return(world, played.policy, horizon=horizon)
-        counts = (played.steps, played.iterations, played.fallbacks)
-        return state, Metrics(played.episode_return, expected, *counts)
+        return state, Metrics(played.episode_return, expected, played.steps)
 
     if config.seed_axis == "map":
         return jax.lax.map(run_seed, state)
@@ -280,9 +272,8 @@ def begin(environment: Environment, seeds: Sequence[int], *, config: Config) -> 
         raise ValueError("seeds must hold at least one seed, got none")
     states = [init(environment, jax.random.key(seed), config=config) for seed in seeds]
     nothing = np.zeros((len(seeds), 0), np.float32)
-    counts = nothing.astype(np.int32)
     return Progress(
-        Metrics(nothing, nothing, counts, counts, counts),
+        Metrics(nothing, nothing, nothing.astype(np.int32)),
         jax.tree.map(lambda *leaves: jnp.stack(leaves), *states),
     )
 
@@ -334,12 +325,13 @@ def _chunk_size(num_episodes: int, num_chunks: int) -> int:
 def judge(environment: Environment, progress: Progress) -> Result:
     """Regret and success of each episode so far."""
     metrics = progress.metrics
-    if environment.solved_return is None:
-        shortfall = environment.optimal_return - np.asarray(metrics.expected_return)
-        regret, solved = np.maximum(shortfall, 0.0), np.zeros(shortfall.shape, bool)
-    else:
-        solved = np.asarray(metrics.episode_return) >= environment.solved_return
+    threshold = np.inf if environment.solved_return is None else environment.solved_return
+    solved = np.asarray(metrics.episode_return) >= threshold
+    if environment.regret == "unsolved":
         regret = 1.0 - solved
+    else:
+        shortfall = environment.optimal_return - np.asarray(metrics.expected_return)
+        regret = np.maximum(shortfall, 0.0)
     return Result(metrics, progress.state, regret, solved)
 
 

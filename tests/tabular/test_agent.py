@@ -202,15 +202,30 @@ def test_what_is_propagated_is_raised_to_the_bound(method):
     np.testing.assert_allclose(raised.local, jnp.maximum(free, bound), rtol=1e-4, atol=1e-6)
 
 
+def test_moments_that_diverge_are_seen_in_the_horizon():
+    # Next to no prior and one transition to and fro: its surprises feed each other.
+    there_and_back = posterior.Transitions(
+        jnp.array([0, 1]), jnp.array([0, 0]), jnp.zeros(2), jnp.array([1, 0])
+    )
+    for concentration, diverges in ((0.05, True), (0.5, False)):
+        belief = posterior.init(4, 2, concentration=concentration)
+        belief = posterior.update(belief, there_and_back)
+        policy, config = jnp.zeros(4, int), agent.Config(method="moments")
+        found = agent.evaluate(belief, policy, jax.random.key(0), config=config)
+        assert np.isinf(found.horizon) == diverges
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"method": "w"}, "method must be one of ensemble_mean, .*, got 'w'"),
         ({"solver": "qr"}, "solver must be one of warm, lu, got 'qr'"),
-        ({"discount": 1.0}, r"discount must be in \[0, 1\), got 1.0"),
-        ({"discount": -0.1}, r"discount must be in \[0, 1\), got -0.1"),
-        ({"num_members": 0}, "num_members must be at least 1, got 0"),
-        ({"max_steps": 0}, "max_steps must be at least 1, got 0"),
+        ({"discount": 1.0}, r"discount must be in \[0, 1\) in float32, got 1.0"),
+        ({"discount": 0.99999999}, r"discount must be in \[0, 1\) in float32, got 0.99999999"),
+        ({"discount": -0.1}, r"discount must be in \[0, 1\) in float32, got -0.1"),
+        ({"num_members": 2.5}, "num_members must be an integer of at least 1, got 2.5"),
+        ({"num_members": 0}, "num_members must be an integer of at least 1, got 0"),
+        ({"max_steps": 0}, "max_steps must be an integer of at least 1, got 0"),
         ({"risk": float("nan")}, "risk must be finite, got nan"),
     ],
 )

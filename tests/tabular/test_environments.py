@@ -101,8 +101,8 @@ GOOD = {"transition": np.full((2, 2, 2), 0.5), "reward": np.zeros((2, 2)), "star
         ({"reward": np.full((2, 2), np.inf)}, "reward must be finite"),
         ({"start": 2}, r"start must be a state in 0 .. 1, got 2"),
         ({"start": [0.5, 0.6]}, "start must be a state or a distribution .* sum of 1.1"),
-        ({"horizon": 0}, "horizon must be an integer of at least 1 step, got 0"),
-        ({"horizon": 2.7}, "horizon must be an integer of at least 1 step, got 2.7"),
+        ({"horizon": 0}, "horizon must be an integer of at least 1, got 0"),
+        ({"horizon": 2.7}, "horizon must be an integer of at least 1, got 2.7"),
         ({"optimal_return": float("nan")}, "optimal_return must be finite or None, got nan"),
         ({"cells": [[0, 0]]}, r"cells must have shape \[S, 2\]"),
     ],
@@ -116,8 +116,9 @@ def test_bad_arrays_are_named(change, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: environments.deep_sea(1), "length must be at least 2, got 1"),
-        (lambda: environments.rooms(1), "num_rooms must be at least 2, got 1"),
+        (lambda: environments.deep_sea(1), "length must be an integer of at least 2, got 1"),
+        (lambda: environments.deep_sea(2.5), "length must be an integer of at least 2, got 2.5"),
+        (lambda: environments.rooms(2), "num_rooms must be an integer of at least 3, got 2"),
         (lambda: environments.rooms(room_size=4), "room_size must be odd"),
         (lambda: environments.rooms(success=0.0), r"success must be in \(0, 1\], got 0.0"),
     ],

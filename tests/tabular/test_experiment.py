@@ -125,6 +125,22 @@ def test_reward_noise_reaches_the_belief_and_not_the_metrics():
     assert abs(result.state.belief.reward_mean[0, 0, 0] - 2.0) > 1e-3
 
 
+def test_regret_of_stochastic_deep_sea_is_what_the_best_policy_could_have_had_more():
+    sea = environments.deep_sea(5, stochastic=True)
+    config = experiment.Config(num_episodes=1)
+    begun = experiment.begin(sea, [0], config=config)
+    right = begun._replace(state=begun.state._replace(policy=np.ones((1, 25), int)))
+    (done,) = experiment.advance(sea, right, config=config)
+    result = experiment.judge(sea, done)
+    expected = sea.optimal_return - float(done.metrics.expected_return[0, 0])
+    assert 0 < expected < 0.1
+    np.testing.assert_allclose(result.regret, [[expected]], rtol=1e-5)
+    with pytest.raises(ValueError, match="regret must be shortfall, or unsolved with a solved"):
+        environments.from_arrays(
+            np.eye(2)[:, None], np.ones((2, 1)), 0, horizon=3, regret="unsolved"
+        )
+
+
 def test_learning_time_by_hand():
     solved = np.zeros((2, 30), bool)
     solved[0, [11, 12]] = True  # 1 of 12 is less than 10 %, 2 of 13 is more
