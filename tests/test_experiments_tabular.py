@@ -256,7 +256,10 @@ def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, conte
         (["--figure", "--methods=dqn"], "method must be one of"),
         (["--figure", "--methods="], "methods must name at least one"),
         (["--figure", "--inspect"], "figure and inspect are two programs"),
-        (["--env=toy", "--figure"], "env 'toy', which prints a table, does not read --workdir, --figure"),
+        (
+            ["--env=toy", "--figure"],
+            "env 'toy', which prints a table, does not read --workdir, --figure",
+        ),
         (["--env=toy", "--method=nope"], "a table, does not read --method, --workdir"),
         (
             ["--figure", "--length=3"],
