@@ -89,22 +89,23 @@ def main() -> int | None:
             **describe_program(),
         },
     )
-    print(f"run directory: {workdir}", flush=True)
-    run = OnlineRun(
-        directory,
-        _ENV.value,
-        config,
-        seeds=range(_SEED.value, _SEED.value + _NUM_SEEDS.value),
-        num_steps=_NUM_STEPS.value,
-        action_cost=spec.action_cost,
-        termination=_termination(config),
-        eval_every=_EVAL_EVERY.value,
-        eval_episodes=_EVAL_EPISODES.value,
-        checkpoint_every=_CHECKPOINT_EVERY.value,
-        devices=devices,
-    )
-    run.resume(_RESUME.value)
+    # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
     with cli.stop_signals() as stopped:
+        print(f"run directory: {workdir}", flush=True)
+        run = OnlineRun(
+            directory,
+            _ENV.value,
+            config,
+            seeds=range(_SEED.value, _SEED.value + _NUM_SEEDS.value),
+            num_steps=_NUM_STEPS.value,
+            action_cost=spec.action_cost,
+            termination=_termination(config),
+            eval_every=_EVAL_EVERY.value,
+            eval_episodes=_EVAL_EPISODES.value,
+            checkpoint_every=_CHECKPOINT_EVERY.value,
+            devices=devices,
+        )
+        run.resume(_RESUME.value)
         signal_number = run.train(stopped)
         if signal_number is None:  # all is saved, what is left takes seconds
             run.finish(

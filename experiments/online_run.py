@@ -174,7 +174,7 @@ class OnlineRun:
         print(f"continuing at step {self.step}", flush=True)
 
     def train(self, stopped: Callable[[], int | None]) -> int | None:
-        """Runs until `num_steps`, or until a signal comes, and saves in both cases.
+        """Runs until `num_steps`, or until a signal comes, and saves what it did.
 
         Args:
             stopped: returns the number of a signal that came, or None.
@@ -185,6 +185,9 @@ class OnlineRun:
         Raises:
             ValueError: if the environment or the agent produces a value that is not finite.
         """
+        number = stopped()
+        if number is not None:  # nothing has been done that is not saved
+            return number
         bar = tqdm(
             total=self._num_steps,
             initial=self.step,

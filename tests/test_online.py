@@ -209,10 +209,12 @@ def test_ctrl_c_before_the_first_step_is_no_traceback(tmp_path):
     process = start(*TINY, f"--workdir={tmp_path}/run")
     assert "run directory" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert err.endswith("interrupted\n")
+    assert "stopped at step 0" in out
+    assert "stopping and saving" in err
     assert "Traceback" not in err
+    assert not (tmp_path / "run" / "metrics.csv").exists()
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="there is a GPU")
