@@ -7,7 +7,6 @@ written for one seed and mapped over R here; the environments step on the host.
 import functools
 import pathlib
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,9 +16,9 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import plot
-from experiments.cli import CompilationCounter
 from experiments.evaluation import Evaluation, evaluate
 from experiments.run_directory import RunDirectory
+from experiments.speed import Speed
 from qusac_jax import environments
 from qusac_jax.checkpoint import Checkpointer
 from qusac_jax.policy import save_policy
@@ -72,7 +71,7 @@ class OnlineRun:
         task = agent.Task(spec.observation_size, spec.action_size, termination)
         self._task = task
         self._checkpointer = Checkpointer(directory.checkpoints)
-        self._compilations = CompilationCounter()
+        self._speed = Speed()
 
         # With several devices, the same for inputs and outputs: what a function returns then fits
         # what the next call expects, and nothing is compiled twice.
@@ -109,11 +108,6 @@ class OnlineRun:
         self._fit_epochs = np.zeros(num_seeds, np.int32)
         self._last_return = np.full((2, num_seeds), np.nan)
         self._rewarded_steps = np.zeros(num_seeds, np.int64)
-        # Of learning steps, each process's first, which compiles, left out.
-        self._learning_seconds, self._learning_steps = 0.0, 0
-        self._has_learned = False
-        self._compiled_before: dict[str, int] = {}
-        self._last_look = (time.perf_counter(), 0)  # when the last evaluation ended, and its step
 
     def resume(self, mode: str) -> None:
         """Continues from a checkpoint of the run directory, if it has one.
@@ -166,11 +160,7 @@ class OnlineRun:
         self._fit_mse, self._fit_epochs = host["fit_mse"], host["fit_epochs"]
         self._last_return, self._rewarded_steps = host["last_return"], host["rewarded_steps"]
         self.step = restored.step
-        speed = restored.metadata.get("speed", {})
-        self._learning_seconds = speed.get("learning_seconds", 0.0)
-        self._learning_steps = speed.get("learning_steps", 0)
-        self._compiled_before = speed.get("compilations", {})
-        self._last_look = (time.perf_counter(), self.step)
+        self._speed.restore(restored.metadata.get("speed", {}), self.step)
         print(f"continuing at step {self.step}", flush=True)
 
     def train(self, stopped: Callable[[], int | None]) -> int | None:
@@ -224,7 +214,7 @@ class OnlineRun:
             metadata={"env": self._env_name, "seeds": self._seeds, "step": self.step},
         )
         final = self._run_episodes()
-        rate = self._learning_rate()
+        rate = self._speed.learning_rate()
         updates = config.updates_per_step * len(self._seeds)
         self._directory.write_summary(
             {
@@ -235,7 +225,7 @@ class OnlineRun:
                 "final_task_returns": final.episode_task_return.mean(1).tolist(),
                 "rewarded_steps": self._rewarded_steps.tolist(),
                 "updates_per_second": None if rate is None else rate * updates,
-                "compilations": self.compilations(),
+                "compilations": self._speed.compilations(),
             }
         )
         plot.plot_learning_curves(
@@ -254,21 +244,6 @@ class OnlineRun:
             path,
             action_cost=self._action_cost,
         )
-
-    def compilations(self) -> dict[str, int]:
-        """How often each jitted function was compiled, in the process of the run with the most.
-
-        `act` counts two: drawing the first action, and the mean action.
-        """
-        names = ("collect", "train_step", "refresh", "diagnose", "act")
-        before = self._compiled_before
-        return {name: max(self._compilations[name], before.get(name, 0)) for name in names}
-
-    def _learning_rate(self) -> float | None:
-        """Learning steps per second over all of the run, None before there are any."""
-        if not self._learning_steps:
-            return None
-        return self._learning_steps / self._learning_seconds
 
     def _environment_step(self) -> dict[str, jax.Array]:
         """One step of every environment and what follows from it; returns update metrics."""
@@ -297,15 +272,11 @@ class OnlineRun:
                 self._fit_epochs = np.asarray(report.epochs)
                 self._check_finite("held-out error of the dynamics", self._fit_mse)
                 self._check_finite("loss of the dynamics", np.asarray(report.train_loss))
-            start = time.perf_counter()
-            self._state, action, metrics = self._train_step(
-                self._state, transition, result.observation
-            )
-            action = np.asarray(action)
-            if self._has_learned:
-                self._learning_seconds += time.perf_counter() - start
-                self._learning_steps += 1
-            self._has_learned = True
+            with self._speed.learning_step():
+                self._state, action, metrics = self._train_step(
+                    self._state, transition, result.observation
+                )
+                action = np.asarray(action)
         self._observation, self._action = result.observation, np.asarray(action)
         if not np.isfinite(self._action).all():
             # Causes before consequences: in the order of the update.
@@ -337,8 +308,7 @@ class OnlineRun:
 
     def _evaluate(self, bar: tqdm, metrics: dict[str, jax.Array]) -> None:
         """Evaluates, logs a row per seed, prints a line."""
-        since, step = self._last_look
-        rate = (self.step - step) / (time.perf_counter() - since)
+        rate = self._speed.pace(self.step)
         update = {name: np.asarray(value) for name, value in metrics.items()}
         for name, value in update.items():
             self._check_finite(name, value)
@@ -365,7 +335,10 @@ class OnlineRun:
             for name in ("actor_loss", "critic_loss", "unet_loss", "local_uncertainty"):
                 row[name] = update[name][i] if name in update else np.nan
             rows.append({name: float(value) for name, value in row.items()})
-        timing = {"steps_per_second": rate, "learning_steps_per_second": self._learning_rate()}
+        timing = {
+            "steps_per_second": rate,
+            "learning_steps_per_second": self._speed.learning_rate(),
+        }
         self._directory.log(rows, {name: value for name, value in timing.items() if value})
         mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
         bar.set_postfix(
@@ -387,7 +360,7 @@ class OnlineRun:
             )
         for message in breaches(self.step, rows):
             bar.write(message, file=sys.stderr)
-        self._last_look = (time.perf_counter(), self.step)
+        self._speed.look(self.step)
 
     def _host_state(self) -> dict[str, Any]:
         return {
@@ -405,11 +378,7 @@ class OnlineRun:
         metadata = {
             "metrics_size": self._directory.metrics_size(),
             "identity": self._directory.identity(),
-            "speed": {
-                "learning_seconds": self._learning_seconds,
-                "learning_steps": self._learning_steps,
-                "compilations": self.compilations(),
-            },
+            "speed": self._speed.state(),
         }
         self._checkpointer.save(self.step, self._state, self._host_state(), metadata)
 

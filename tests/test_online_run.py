@@ -8,23 +8,11 @@ from experiments import online_run
 from experiments.run_directory import RunDirectory
 from qusac_jax import environments
 from qusac_jax.qusac.config import Config
+from tests.sizes import small
 
 ENV = "gym:tests.short_env:Short-v0"
 SEEDS = [0, 1]
-TINY = Config(
-    num_members=2,
-    batch_size=8,
-    updates_per_step=1,
-    actor_hidden=(8,),
-    critic_hidden=(8,),
-    unet_hidden=(8,),
-    dynamics_hidden=(8,),
-    replay_capacity=100,
-    warmup_steps=10,
-    fit_every=4,
-    rollouts_per_step=3,
-    rollout_length=2,
-)
+CONFIG = small(Config(num_members=2))
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +21,7 @@ def trained(tmp_path_factory):
     run = online_run.OnlineRun(
         RunDirectory(tmp_path_factory.mktemp("runs") / "run", {"env": ENV}),
         ENV,
-        TINY,
+        CONFIG,
         seeds=SEEDS,
         num_steps=60,
         action_cost=0.1,
@@ -73,7 +61,7 @@ def test_D_holds_true_successors_and_ends_but_no_time_limits(trained):
 
 def test_the_model_is_fitted_after_the_warm_up_and_every_F_steps(trained):
     _, fitted = trained
-    assert fitted == list(range(10, 61, 4))
+    assert fitted == list(range(8, 61, 4))
 
 
 def test_what_passes_the_bound_is_reported():

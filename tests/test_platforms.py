@@ -3,7 +3,6 @@
 A function that exists for CPU only (some LAPACK calls, a kernel of one backend) fails here.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -13,9 +12,11 @@ import pytest
 
 from qusac_jax import environments, ube
 from qusac_jax.qusac import agent, presets
+from qusac_jax.qusac.config import Config
 from qusac_jax.tabular import agent as tabular_agent
 from qusac_jax.tabular import environments as tabular_environments
 from qusac_jax.tabular import experiment
+from tests.sizes import small
 
 
 def assert_lowers(function, *arguments, platforms=("cuda", "tpu")) -> None:
@@ -74,19 +75,7 @@ def test_tabular_experiment(method):
 
 @pytest.mark.parametrize("name", ["qusac", "exact_ube", "mbpo", "sac"])
 def test_deep_agent(name):
-    config = presets.get(name) if name != "exact_ube" else presets.get("qusac")
-    config = dataclasses.replace(
-        config,
-        method=name if name == "exact_ube" else config.method,
-        replay_capacity=100,
-        warmup_steps=20,
-        rollouts_per_step=2,
-        fit_every=10,
-        actor_hidden=(8,),
-        critic_hidden=(8,),
-        unet_hidden=(8,),
-        dynamics_hidden=(8,),
-    )
+    config = small(presets.PRESETS.get(name) or Config(method=name))
     task = agent.Task(5, 1, environments.termination_fn("cartpole_swingup"))
 
     def init(keys):

@@ -10,36 +10,14 @@ import pytest
 
 from qusac_jax.qusac import agent, networks, presets, replay
 from qusac_jax.qusac.config import METHODS, Config
+from tests.sizes import small
 
 TASK = agent.Task(
     observation_size=3,
     action_size=2,
     termination=lambda observation, action, next_observation: next_observation[..., 0] > 3.0,
 )
-SMALL = Config(
-    num_members=3,
-    batch_size=16,
-    updates_per_step=2,
-    actor_hidden=(8,),
-    critic_hidden=(8,),
-    unet_hidden=(8,),
-    dynamics_hidden=(8, 8),
-    replay_capacity=64,
-    warmup_steps=8,
-    fit_every=4,
-    rollouts_per_step=3,
-    rollout_length=2,
-    fit_max_epochs=3,
-)
-
-
-def small(config):
-    """A preset in the sizes of `SMALL`."""
-    sizes = ("batch_size", "updates_per_step", "actor_hidden", "critic_hidden", "unet_hidden")
-    model = ("dynamics_hidden", "replay_capacity", "warmup_steps", "fit_every", "fit_max_epochs")
-    rolls = ("rollouts_per_step", "rollout_length")
-    values = {name: getattr(SMALL, name) for name in (*sizes, *model, *rolls)}
-    return dataclasses.replace(config, **values)
+SMALL = small(Config(num_members=3))
 
 
 class Runner:

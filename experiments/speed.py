@@ -1,0 +1,68 @@
+"""How fast a run is, over all of the processes that it takes."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from experiments.cli import CompilationCounter
+
+
+class Speed:
+    """Learning steps per second and compilations of a run, and the pace since the last look."""
+
+    def __init__(self) -> None:
+        """Counts compilations from now on."""
+        self._compilations = CompilationCounter()
+        self._compiled_before: dict[str, int] = {}
+        # Of learning steps, each process's first, which compiles, left out.
+        self._seconds, self._steps = 0.0, 0
+        self._has_learned = False
+        self.look(0)
+
+    @contextlib.contextmanager
+    def learning_step(self) -> Iterator[None]:
+        """Around one learning step, which must have ended on the device too."""
+        start = time.perf_counter()
+        yield
+        if self._has_learned:
+            self._seconds += time.perf_counter() - start
+            self._steps += 1
+        self._has_learned = True
+
+    def learning_rate(self) -> float | None:
+        """Learning steps per second over all of the run, None before there are any."""
+        return self._steps / self._seconds if self._steps else None
+
+    def compilations(self) -> dict[str, int]:
+        """How often each jitted function was compiled, in the process of the run with the most.
+
+        `act` counts two: drawing the first action, and the mean action.
+        """
+        names = ("collect", "train_step", "refresh", "diagnose", "act")
+        before = self._compiled_before
+        return {name: max(self._compilations[name], before.get(name, 0)) for name in names}
+
+    def look(self, step: int) -> None:
+        """Begins to measure `pace` anew."""
+        self._looked = (time.perf_counter(), step)
+
+    def pace(self, step: int) -> float:
+        """Environment steps per second and seed since the last look."""
+        since, first = self._looked
+        return (step - first) / (time.perf_counter() - since)
+
+    def state(self) -> dict[str, Any]:
+        """JSON-compatible, for a checkpoint."""
+        return {
+            "learning_seconds": self._seconds,
+            "learning_steps": self._steps,
+            "compilations": self.compilations(),
+        }
+
+    def restore(self, state: dict[str, Any], step: int) -> None:
+        """Goes on from what `state` returned, or from nothing, at a step."""
+        self._seconds = state.get("learning_seconds", 0.0)
+        self._steps = state.get("learning_steps", 0)
+        self._compiled_before = state.get("compilations", {})
+        self.look(step)
