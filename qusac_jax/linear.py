@@ -7,6 +7,7 @@ right-hand sides, it says for next to nothing how far a solution can be trusted.
 Axes: S states, k right-hand sides.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from qusac_jax import _control
+
+_CACHED_BYTES = 2**22  # of matrices, which caches hold
 
 
 class Solution(NamedTuple):
@@ -123,7 +126,7 @@ class IterativeSolution(NamedTuple):
     """Solutions of a batch of systems and the work that they took."""
 
     x: jax.Array  # [N, S]
-    iterations: jax.Array  # [] of BiCGStab, two products with each matrix each
+    iterations: jax.Array  # [] of BiCGStab for the slowest system, two products each
     fell_back: jax.Array  # [] whether LU was needed
 
 
@@ -144,6 +147,9 @@ def solve_warm(
     too large the iteration starts again from there. Where that does not converge either, LU solves
     instead. Not differentiable: `solve` is.
 
+    On CPU, systems that do not fit into the cache together are solved in turn: each matrix is read
+    in every iteration, and one alone may stay there.
+
     Args:
         flow: `[N, S, S]` probabilities of the next state; rows sum to at most 1.
         rhs: `[N, S]`.
@@ -158,6 +164,22 @@ def solve_warm(
 
     Source: van der Vorst (1992), "Bi-CGSTAB".
     """
+    together = functools.partial(
+        _solve_together, discount=discount, tolerance=tolerance, max_iterations=max_iterations
+    )
+
+    def in_turn(*systems):
+        alone = [jnp.expand_dims(leaf, 1) for leaf in systems]
+        each = jax.lax.map(lambda system: together(*system), alone)
+        return IterativeSolution(each.x[:, 0], each.iterations.max(), each.fell_back.any())
+
+    if len(flow) == 1 or flow.size * flow.dtype.itemsize <= _CACHED_BYTES:
+        return together(flow, rhs, start)
+    return jax.lax.platform_dependent(flow, rhs, start, cpu=in_turn, default=together)
+
+
+def _solve_together(flow, rhs, start, *, discount, tolerance, max_iterations):
+    """`solve_warm` in products with all matrices at once."""
 
     def apply(x):
         return x - discount * jnp.einsum("nst,nt->ns", flow, x, precision="highest")

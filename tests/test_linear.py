@@ -1,5 +1,6 @@
 """Linear systems: against NumPy, differentiated, and many at once."""
 
+import functools
 import pathlib
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import textwrap
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from qusac_jax import linear
 
@@ -51,6 +53,20 @@ def test_bad_guess_needs_no_factorization():
     assert not solution.fell_back
     exact = np.linalg.solve(np.eye(64) - 0.9 * np.float64(flow), np.float64(rhs)[..., None])
     np.testing.assert_allclose(solution.x, exact[..., 0], atol=1e-4)
+
+
+@pytest.mark.parametrize("max_iterations", [60, 1])
+def test_systems_beyond_the_cache_are_solved_as_well(max_iterations):
+    rng = np.random.default_rng(1)
+    flow = jnp.float32(rng.dirichlet(np.full(400, 0.05), (7, 400)))
+    rhs = jnp.float32(rng.normal(size=(2, 7, 400)))
+    solve = functools.partial(linear.solve_warm, max_iterations=max_iterations)
+    over_seeds = jax.jit(jax.vmap(solve, (None, 0, None, None)))
+    solution = over_seeds(flow, rhs, 0.9, jnp.zeros_like(rhs[0]))
+    exact = np.linalg.solve(np.eye(400) - 0.9 * np.float64(flow), np.float64(rhs)[..., None])
+    np.testing.assert_allclose(solution.x, exact[..., 0], atol=1e-4)
+    assert solution.fell_back.tolist() == 2 * [max_iterations == 1]
+    assert np.all((solution.iterations > 5) | solution.fell_back)
 
 
 def test_many_batched_systems_in_one_program_do_not_wait_for_each_other():
