@@ -141,9 +141,12 @@ def fit(
         mean, log_var = networks.apply(model, params, inputs)
         nll = jnp.mean(weighted_nll(mean, log_var, targets, nll_beta), axis=-1)
         per_member = jnp.sum(nll * weight, axis=-1) / jnp.sum(weight)
+        # What draws the soft bounds of the variance together weighs as little as the likelihood.
+        # At full weight it would lift the lower one until beta balances it: far above the noise.
         bounds = params["params"]
-        spread = jnp.sum(bounds["max_log_var"]) - jnp.sum(bounds["min_log_var"])
-        return jnp.sum(per_member) + 0.01 * spread, per_member
+        spread = bounds["max_log_var"] - bounds["min_log_var"]
+        pull = spread * jnp.mean(nll_weight(log_var, nll_beta), axis=1)
+        return jnp.sum(per_member) + 0.01 * jnp.sum(pull), per_member
 
     def run_epoch(progress: _Progress) -> _Progress:
         key, key_shuffle = jax.random.split(progress.key)
@@ -227,7 +230,12 @@ def weighted_nll(
     Source: Seitzer et al. (2022), "On the Pitfalls of Heteroscedastic Uncertainty Estimation".
     """
     nll = jnp.square(mean - target) * jnp.exp(-log_var) + log_var
-    return nll * jax.lax.stop_gradient(jnp.exp(beta * log_var))
+    return nll * nll_weight(log_var, beta)
+
+
+def nll_weight(log_var: jax.Array, beta: float | jax.Array) -> jax.Array:
+    """The factor `[...]` of `weighted_nll`, which no gradient flows through."""
+    return jax.lax.stop_gradient(jnp.exp(beta * log_var))
 
 
 def _shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_members: int) -> jax.Array:

@@ -27,11 +27,11 @@ C = jnp.array([1.0, -1.0])
 NOISE = jnp.array([0.1, 0.3, 0.05])
 
 
-def linear_gaussian(key, count):
+def linear_gaussian(key, count, noise_scale=NOISE):
     keys = jax.random.split(key, 3)
     observation = jax.random.normal(keys[0], (count, 2))
     action = jax.random.uniform(keys[1], (count, 1), minval=-1.0)
-    noise = NOISE * jax.random.normal(keys[2], (count, 3))
+    noise = noise_scale * jax.random.normal(keys[2], (count, 3))
     return replay.Transition(
         observation=observation,
         action=action,
@@ -73,6 +73,23 @@ def test_recovers_means_and_noise(fitted):
     error = jnp.sqrt(jnp.mean(jnp.square(mean - truth), axis=1))  # [N, 3]
     assert float(error.max()) < 0.12
     np.testing.assert_allclose(std.mean((0, 1)), NOISE, rtol=0.25)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_predicted_noise_is_no_larger_than_the_errors(beta):
+    # Rollouts draw from it: far above the errors, it ends what a policy could hold for long.
+    data = linear_gaussian(jax.random.key(0), CAPACITY, noise_scale=0.005)
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
+    options = OPTIONS | {"patience": 30, "nll_beta": beta, "learning_rate": 1e-3}
+    long_fit = jax.jit(lambda d, b, k: dynamics_lib.fit(MODEL, d, b, k, max_epochs=150, **options))
+    dynamics, _ = long_fit(fresh(), buffer, jax.random.key(1))
+    test = linear_gaussian(jax.random.key(2), 500, noise_scale=0.005)
+    mean, std = dynamics_lib.predict(MODEL, dynamics, test.observation, test.action)
+    outcome = jnp.concatenate([test.next_observation, test.reward[:, None]], axis=1)
+    error = jnp.sqrt(jnp.mean(jnp.square(mean - outcome), axis=1))
+    predicted = jnp.sqrt(jnp.mean(jnp.square(std), axis=1))
+    assert float(error.max()) < 0.02
+    np.testing.assert_array_less(predicted, 1.5 * error)
 
 
 def test_holdout_error_is_the_noise(fitted):
