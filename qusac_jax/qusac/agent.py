@@ -256,17 +256,19 @@ def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task
         Named scalars: `mean_q`, `mean_sqrt_u`, `max_sqrt_u`, `sqrt_u_bound` (the largest sqrt(U)
         that the local uncertainty of recent batches allows; NaN without a U-net), `critic_spread`
         (root of the mean variance over members), `alpha`, `entropy`, `rewarded_share_replay`,
-        `replay_size`, and with a model `rewarded_share_model` and `rewarded_predicted` (the part of
+        `replay_size`, and with a model `rewarded_share_model`, `rewarded_predicted` (the part of
         the reward of rewarded transitions in D, of at most B of them, that the model predicts in
-        the mean; 0 where there are none).
+        the mean; 0 where there are none) and `noise_variance` (of the members' Gaussians, mean over
+        members, targets and D: with a good model about its held-out squared error).
     """
     source = state.replay if state.model_data is None else state.model_data
     key_batch, key_values = jax.random.split(key)
     count = 8 * config.batch_size
+    real = replay.sample(state.replay, key_batch, count)
     batch = jax.tree.map(
         lambda model, real: jnp.where(source.size > 0, model, real),
         replay.sample(source, key_batch, count),
-        replay.sample(state.replay, key_batch, count),
+        real,
     )
     metrics = learner_lib.describe_values(
         state.learner,
@@ -283,6 +285,9 @@ def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task
         metrics["rewarded_predicted"] = _rewarded_predicted(
             state.dynamics, state.replay, config, task
         )
+        model = _dynamics_model(config, task)
+        _, std = dynamics_lib.predict(model, state.dynamics, real.observation, real.action)
+        metrics["noise_variance"] = jnp.mean(jnp.square(std))
     return metrics
 
 

@@ -89,12 +89,12 @@ def test_a_run_compiles_each_function_once(alone):
         assert getattr(alone, name)._cache_size() == 1, name
 
 
-def test_predicted_share_of_the_rewards_by_hand(alone):
+def test_what_the_model_predicts_by_hand(alone):
     state = alone.init(jax.random.key(0))
     rewards = jnp.array([0.0, 2.0, 0.1, 4.0])
     data = jax.tree.map(lambda x: x[:4], random_transitions(0))._replace(reward=rewards)
-    share = lambda state: float(alone.diagnose(state, jax.random.key(1))["rewarded_predicted"])
-    assert share(state) == 0.0  # D is empty
+    diagnose = lambda state: alone.diagnose(state, jax.random.key(1))
+    assert diagnose(state)["rewarded_predicted"] == 0.0  # D is empty
     state = state._replace(replay=replay.add(state.replay, data))
     # Members that predict the rewards 1, 1.5 and 2 everywhere, 1.5 in the mean.
     params = jax.tree.map(jnp.zeros_like, state.dynamics.params)
@@ -102,7 +102,10 @@ def test_predicted_share_of_the_rewards_by_hand(alone):
     bias = params["params"]["MLP_0"]["Dense_2"]["bias"].at[:, size].set(jnp.array([1.0, 1.5, 2.0]))
     params["params"]["MLP_0"]["Dense_2"]["bias"] = bias
     state = state._replace(dynamics=state.dynamics._replace(params=params))
-    np.testing.assert_allclose(share(state), 2 * 1.5 / (2.0 + 4.0), rtol=1e-6)
+    metrics = diagnose(state)
+    np.testing.assert_allclose(metrics["rewarded_predicted"], 2 * 1.5 / (2.0 + 4.0), rtol=1e-6)
+    # Softly bounded by 0 from above and then from below, 0 becomes -log 2 and then log 1.5.
+    np.testing.assert_allclose(metrics["noise_variance"], 1.5, rtol=1e-6)
 
 
 def test_before_the_first_rollouts_the_log_is_about_states_of_D(alone):
