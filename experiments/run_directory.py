@@ -144,14 +144,22 @@ class RunDirectory:
         """Appends one row per seed to metrics.csv, and all of it to TensorBoard.
 
         metrics.csv holds nothing that depends on the clock, so that it can be compared bit by bit.
+        It keeps the columns that it began with, also where another version continues the run.
 
         Args:
             rows: the same keys in each, `step` and `seed` among them.
             timing: wall-clock figures, for TensorBoard only.
         """
         text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-        if self.metrics_size() == 0:
+        is_new = self.metrics_size() == 0
+        writer = csv.DictWriter(
+            text,
+            fieldnames=list(rows[0]) if is_new else self._columns(),
+            restval="nan",
+            extrasaction="ignore",
+            lineterminator="\n",
+        )
+        if is_new:
             writer.writeheader()
         writer.writerows(rows)
         with self._metrics.open("a") as file:
@@ -168,6 +176,10 @@ class RunDirectory:
         for name, value in timing.items():
             self._tensorboard.add_scalar(f"timing/{name}", value, step)
         self._tensorboard.flush()
+
+    def _columns(self) -> list[str]:
+        with self._metrics.open(newline="") as file:
+            return next(csv.reader(file))
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Writes summary.json."""

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from qusac_jax import _control
 
-_CACHED_BYTES = 2**22  # of matrices, which caches hold
+_CACHED_BYTES = 2**22  # of matrices; with more, solving in turn is faster (BUILD_NOTES.md)
 
 
 class Solution(NamedTuple):

@@ -319,3 +319,12 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path, arguments, mess
     assert message in err
     assert "Traceback" not in err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_keeps_its_columns_when_a_version_that_logs_others_continues_it(tmp_path):
+    directory = RunDirectory(tmp_path / "run", {"env": "x"})
+    directory.log([{"step": 1, "seed": 0, "gone": 2.0}], {})
+    directory.log([{"step": 2, "seed": 0, "new": 3.0}], {})
+    directory.close()
+    lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    assert lines == ["step,seed,gone", "1,0,2.0", "2,0,nan"]
