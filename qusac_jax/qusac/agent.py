@@ -233,6 +233,18 @@ def act(
     return networks.sample_action(module, actor, observation, key)[0]
 
 
+def predict(
+    dynamics: dynamics_lib.Dynamics,
+    observation: jax.Array,
+    action: jax.Array,
+    *,
+    config: Config,
+    task: Task,
+) -> tuple[jax.Array, jax.Array]:
+    """The members' Gaussians over (s', r), see `qusac_jax.qusac.dynamics.predict`."""
+    return dynamics_lib.predict(_dynamics_model(config, task), dynamics, observation, action)
+
+
 def finite_parts(state: TrainState) -> dict[str, jax.Array]:
     """Whether all numbers are finite, `[]` for each part of the learner and for the dynamics."""
     parts = {**state.learner._asdict(), "dynamics": state.dynamics}
@@ -285,8 +297,7 @@ def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task
         metrics["rewarded_predicted"] = _rewarded_predicted(
             state.dynamics, state.replay, config, task
         )
-        model = _dynamics_model(config, task)
-        _, std = dynamics_lib.predict(model, state.dynamics, real.observation, real.action)
+        _, std = predict(state.dynamics, real.observation, real.action, config=config, task=task)
         metrics["noise_variance"] = jnp.mean(jnp.square(std))
     return metrics
 
@@ -298,8 +309,7 @@ def _rewarded_predicted(
     # threshold.
     slots, is_rewarded = replay.rewarded_slots(buffer, config.reward_threshold, config.batch_size)
     batch = jax.tree.map(lambda x: x[slots], buffer.data)
-    model = _dynamics_model(config, task)
-    mean, _ = dynamics_lib.predict(model, dynamics, batch.observation, batch.action)
+    mean, _ = predict(dynamics, batch.observation, batch.action, config=config, task=task)
     predicted = jnp.sum(jnp.where(is_rewarded, jnp.mean(mean[..., -1], axis=0), 0.0))
     actual = jnp.sum(jnp.where(is_rewarded, batch.reward, 0.0))
     return predicted / jnp.where(jnp.any(is_rewarded), actual, 1.0)
@@ -312,14 +322,14 @@ def _prediction(
     if dynamics is None:
         return None
 
-    def predict(observation: jax.Array, action: jax.Array):
-        mean, _ = dynamics_lib.predict(_dynamics_model(config, task), dynamics, observation, action)
+    def predict_ends(observation: jax.Array, action: jax.Array):
+        mean, _ = predict(dynamics, observation, action, config=config, task=task)
         next_observation, reward = mean[..., :-1], mean[..., -1]
         per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
         terminated = task.termination(per_member(observation), per_member(action), next_observation)
         return next_observation, reward, terminated
 
-    return predict
+    return predict_ends
 
 
 def _sample_batches(

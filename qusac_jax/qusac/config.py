@@ -70,7 +70,7 @@ class Config:
     fit_max_epochs: int = 50
     fit_stop_per_target: bool = True  # whether one better target counts; False: only their mean
     holdout_every: int = 20  # every 20th slot of D is held out: 5 %
-    nll_beta: float = 0.5  # 0: maximum likelihood (the paper); above, rare targets count for more
+    nll_beta: float = 0.75  # 0: maximum likelihood (the paper); above, rare targets count for more
     normalize_inputs: bool = False  # scale the dynamics' inputs by the statistics of D
 
     # Model rollouts.

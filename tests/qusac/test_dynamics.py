@@ -17,7 +17,7 @@ OPTIONS = {
     "improvement": 0.01,
     "holdout_every": 20,
     "normalize_inputs": False,
-    "nll_beta": 0.5,
+    "nll_beta": 0.75,
     "stop_per_target": True,
 }
 # s' = s + s A + a B + noise, r = s C + noise.
