@@ -50,7 +50,8 @@ class Config:
     critic_learning_rate: float = 3e-4
     unet_learning_rate: float = 3e-4
     temperature_learning_rate: float = 3e-4
-    target_rate: float = 0.005  # τ, Polyak step of the target networks per update
+    target_rate: float = 0.005  # τ, Polyak step of the target critics per update
+    unet_target_rate: float = 0.005  # the same of the target U-net (in the paper it is τ, too)
     initial_temperature: float = 1.0  # α at the start
     target_entropy: float | None = None  # None: minus the action size
     critic_init_gain: float = 1.0  # of the orthogonal weights; the paper has 10
@@ -109,7 +110,13 @@ class Config:
             raise ValueError(f"target_entropy must be finite, got {self.target_entropy}")
         if not math.isfinite(self.risk):
             raise ValueError(f"risk must be finite, got {self.risk}")
-        for name in ("target_rate", "local_max_decay", "fit_improvement", "nll_beta"):
+        for name in (
+            "target_rate",
+            "unet_target_rate",
+            "local_max_decay",
+            "fit_improvement",
+            "nll_beta",
+        ):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         if self.warmup_steps < 3 or self.warmup_steps > self.replay_capacity:

@@ -126,10 +126,13 @@ def update(
 
     learner, metrics["critic_loss"] = _update_critic(learner, critic_batch, key_critic, config)
 
-    rate = config.target_rate
     learner = learner._replace(
-        target_critic=optax.incremental_update(learner.critic, learner.target_critic, rate),
-        target_unet=optax.incremental_update(learner.unet, learner.target_unet, rate),
+        target_critic=optax.incremental_update(
+            learner.critic, learner.target_critic, config.target_rate
+        ),
+        target_unet=optax.incremental_update(
+            learner.unet, learner.target_unet, config.unet_target_rate
+        ),
     )
 
     learner, log_prob, actor_metrics = _update_actor(learner, policy_batch, key_actor, config)

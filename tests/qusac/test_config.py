@@ -23,6 +23,7 @@ from qusac_jax.qusac.config import METHODS, Config
         ("critic_hidden", (256, 0), "critic_hidden must be a tuple of positive layer sizes"),
         ("risk", float("inf"), "risk must be finite"),
         ("target_rate", 1.5, "target_rate"),
+        ("unet_target_rate", -0.1, "unet_target_rate"),
         ("warmup_steps", 2, "warmup_steps"),
         ("warmup_steps", 200_000, "warmup_steps must lie in"),
         ("holdout_every", 1, "holdout_every"),

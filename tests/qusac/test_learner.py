@@ -24,6 +24,7 @@ PROBE = Config(
     temperature_learning_rate=1e-12,
     initial_temperature=1e-6,
     target_rate=0.05,
+    unet_target_rate=0.05,
     critic_init_gain=1.0,
 )
 
@@ -139,7 +140,6 @@ def test_unet_solves_the_ube_on_a_chain(num_unets, clip_u):
     config = dataclasses.replace(
         PROBE,
         critic_learning_rate=1e-12,
-        target_rate=0.05,
         num_unets=num_unets,
         clip_u=clip_u,
         discount=0.9,
@@ -163,10 +163,46 @@ def test_unet_solves_the_ube_on_a_chain(num_unets, clip_u):
     np.testing.assert_allclose(u, expected[:-1], rtol=0.1, atol=0.02)
 
 
+def test_a_u_that_is_too_high_is_forgotten_at_the_rate_of_its_target():
+    # Every state loops to itself: U = γ² w / (1 - γ²). From e^10 the excess falls by a factor e in
+    # 1 / (τ (1 - γ²)) updates: 105 with τ = 0.05 and 1,050 with 0.005.
+    def loop(key, size=64):
+        batch = chain_batch(key, 4, size)
+        ends = jnp.zeros(size, bool)
+        return batch._replace(next_observation=batch.observation, terminated=ends)
+
+    def u_and_limit(rate):
+        config = dataclasses.replace(
+            PROBE,
+            critic_learning_rate=1e-12,
+            actor_learning_rate=1e-12,
+            discount=0.9,
+            clip_u=False,
+            unet_target_rate=rate,
+        )
+        learner = learner_lib.init(jax.random.key(0), config, 1, 1)
+        learner.critic["params"]["MLP_0"]["Dense_0"]["kernel"] *= jnp.array([[1.0], [0.0]])
+        learner.unet["params"]["MLP_0"]["Dense_2"]["bias"] = jnp.full((1, 1), 10.0)
+        learner = learner._replace(target_unet=jax.tree.map(jnp.copy, learner.unet))
+        learner, _ = train(config, loop, 2_000, learner)
+        states, action = (jnp.arange(4) / 4)[:, None], jnp.zeros((4, 1))
+        w = losses.group_value(q_values(config, learner, states, action)).var(0, ddof=1)
+        unet = networks.UNet(config.unet_hidden)
+        log_u = networks.apply(unet, learner.unet, states, action)
+        return jnp.exp(log_u[0]).mean(), (0.81 * w / 0.19).mean()
+
+    fast, limit = u_and_limit(0.05)
+    np.testing.assert_allclose(fast, limit, rtol=0.3, atol=0.02)
+    slow, _ = u_and_limit(0.005)
+    assert float(slow) > 100.0 * float(limit)
+
+
 @pytest.mark.parametrize("clip_u", [False, True])
 def test_targets_of_the_unet_are_capped_at_the_bound(clip_u):
     # A target U-net that stays far too high, about e^12, is only followed without the cap.
-    config = dataclasses.replace(PROBE, discount=0.9, clip_u=clip_u, target_rate=1e-9)
+    config = dataclasses.replace(
+        PROBE, discount=0.9, clip_u=clip_u, target_rate=1e-9, unet_target_rate=1e-9
+    )
     learner = learner_lib.init(jax.random.key(0), config, 1, 1)
     raised = jax.tree.map(jnp.copy, learner.unet)
     raised["params"]["MLP_0"]["Dense_2"]["bias"] = jnp.full((1, 1), 12.0)
