@@ -80,7 +80,9 @@ def collect(
     return replay.Transition(*columns, terminated=ends)
 
 
-def upright(env: gymnasium.Env, name: str, count: int, rng: np.random.Generator):
+def upright(
+    env: gymnasium.Env, name: str, count: int, rng: np.random.Generator
+) -> replay.Transition:
     """`[count, ...]` rewarded transitions, two from each start near upright."""
     position, velocity = _UPRIGHT[name]
 

@@ -241,7 +241,18 @@ def predict(
     config: Config,
     task: Task,
 ) -> tuple[jax.Array, jax.Array]:
-    """The members' Gaussians over (s', r), see `qusac_jax.qusac.dynamics.predict`."""
+    """The members' Gaussians over (s', r), as `qusac_jax.qusac.dynamics.predict` gives them.
+
+    Args:
+        dynamics: the members' weights.
+        observation: `[B, O]` or `[N, B, O]`.
+        action: `[B, D]` or `[N, B, D]`.
+        config: hyperparameters; `uses_model` must hold.
+        task: the environment's sizes.
+
+    Returns:
+        Mean and standard deviation, `[N, B, O + 1]` each, the reward last.
+    """
     return dynamics_lib.predict(_dynamics_model(config, task), dynamics, observation, action)
 
 
