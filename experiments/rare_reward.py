@@ -1,13 +1,15 @@
 """What models make of a reward seen a few times: `python -m experiments.rare_reward`.
 
 The dynamics are fitted, several times in a row, on transitions of a random policy among which a few
-are rewarded: those of a pole set upright by hand. Prints for each `nll_beta` the part of the reward
-that the members' means predict at upright transitions that none has seen, root-mean-square errors
-of the next observation there and where the data are, and the standard deviation that rollouts would
-draw there: near the error it does no harm, far above it nothing can be balanced in the model.
+are rewarded: those of a pole set upright by hand. Prints for each `nll_beta` and `fit_ema_decay`
+the part of the reward that the members' means predict at upright transitions that none has seen,
+root-mean-square errors of the next observation there and where the data are, and the standard
+deviation that rollouts would draw there: near the error it does no harm, far above it nothing can
+be balanced in the model.
 """
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,6 +38,7 @@ def make_flags() -> flags.FlagValues:
     define: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_enum("env", "cartpole_swingup", list(_UPRIGHT), "Task.", **define)
     flags.DEFINE_multi_float("nll_beta", [0.0, 0.5, 0.75, 1.0], "One or more.", **define)
+    flags.DEFINE_multi_float("fit_ema_decay", [0.0, 0.99], "One or more.", **define)
     flags.DEFINE_integer("rewarded", 10, "Rewarded transitions.", lower_bound=1, **define)
     flags.DEFINE_integer("data", 10_000, "Other transitions.", lower_bound=100, **define)
     flags.DEFINE_integer("fits", 8, "One after the other.", lower_bound=1, **define)
@@ -136,12 +139,13 @@ def main(argv: Sequence[str] = sys.argv) -> int:
         configs = [
             Config(
                 nll_beta=beta,
+                fit_ema_decay=decay,
                 dynamics_hidden=(options.width,) * 3,
                 batch_size=128,
                 replay_capacity=options.data + options.rewarded,
                 warmup_steps=options.data,
             )
-            for beta in options.nll_beta
+            for beta, decay in itertools.product(options.nll_beta, options.fit_ema_decay)
         ]
         env = environments.make(name, seed=1)
         common = collect(env, options.data, rng)
@@ -152,15 +156,15 @@ def main(argv: Sequence[str] = sys.argv) -> int:
         train = jax.tree.map(lambda a, b: np.concatenate([a, b])[order], common, rare)
         rewarded = int(np.sum(common.reward > configs[0].reward_threshold))
         print(f"{name}: {options.rewarded} transitions set upright, {rewarded} found by chance\n")
-        print("| nll_beta | fit | epochs | reward | upright error | data error | deviation |")
-        print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+        print("| nll_beta | ema | fit | epochs | reward | upright error | data error | deviation |")
+        print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
         sizes = train.observation.shape[-1], train.action.shape[-1]
         task = agent.Task(*sizes, environments.termination_fn(name))
         for config in configs:
             for i, row in enumerate(measure(config, task, train, near, data, options.fits), 1):
                 print(
-                    f"| {config.nll_beta} | {i} | {row['epochs']} | {row['reward']:.2f} "
-                    f"| {row['upright error']:.4f} | {row['data error']:.4f} "
+                    f"| {config.nll_beta} | {config.fit_ema_decay} | {i} | {row['epochs']} "
+                    f"| {row['reward']:.2f} | {row['upright error']:.4f} | {row['data error']:.4f} "
                     f"| {row['deviation']:.4f} |",
                     flush=True,
                 )

@@ -191,6 +191,7 @@ def fit_dynamics(
         normalize_inputs=config.normalize_inputs,
         nll_beta=config.nll_beta,
         stop_per_target=config.fit_stop_per_target,
+        ema_decay=config.fit_ema_decay,
     )
     return state._replace(dynamics=dynamics), report
 

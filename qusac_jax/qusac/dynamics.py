@@ -20,6 +20,7 @@ class Dynamics(NamedTuple):
     opt_state: optax.OptState
     input_mean: jax.Array  # [O + D]
     input_std: jax.Array  # [O + D], positive
+    noise_scale: jax.Array  # [N, O + 1] in (0, 1], factor on the predicted standard deviations
 
 
 class FitReport(NamedTuple):
@@ -33,9 +34,11 @@ class FitReport(NamedTuple):
 class _Progress(NamedTuple):
     params: networks.Params
     opt_state: optax.OptState
+    average: networks.Params  # of the weights of this fit, not yet corrected for its start at 0
     best_params: networks.Params
     best_mse: jax.Array  # [N, O + 1] lowest held-out errors, [N, 1] of their mean over targets
     kept_mse: jax.Array  # [N] held-out error of the best weights, mean over targets
+    kept_scale: jax.Array  # [N, O + 1] noise_scale of the best weights
     train_loss: jax.Array  # [N]
     stale: jax.Array  # [] epochs since a member improved
     epoch: jax.Array  # []
@@ -57,6 +60,7 @@ def init(
         opt_state=optax.adam(learning_rate).init(params),
         input_mean=jnp.zeros(input_size),
         input_std=jnp.ones(input_size),
+        noise_scale=jnp.ones((model.num_members, model.observation_size + 1)),
     )
 
 
@@ -76,7 +80,7 @@ def predict(
     """
     mean, log_var = networks.apply(model, dynamics.params, _inputs(dynamics, observation, action))
     mean = mean.at[..., :-1].add(observation)
-    return mean, jnp.exp(0.5 * log_var)
+    return mean, jnp.exp(0.5 * log_var) * dynamics.noise_scale[:, None]
 
 
 def fit(
@@ -94,6 +98,7 @@ def fit(
     normalize_inputs: bool,
     nll_beta: float,
     stop_per_target: bool,
+    ema_decay: float,
 ) -> tuple[Dynamics, FitReport]:
     """Maximum-likelihood training of all members on the buffer (Algorithm 2, line 5).
 
@@ -106,6 +111,13 @@ def fit(
     that cannot be predicted yet would hide that the states still improve. The first epoch is always
     accepted: against the weights from before it, which fit the previous data, the comparison would
     freeze the model while the data changes.
+
+    What is judged, kept and returned are not the weights that the steps lead to but their
+    exponential moving average since the fit began. At Adam's constant rate the weights do not come
+    to rest: each member would be wrong by what its last few batches asked for, differently from the
+    others, and where it has the most data, too. As the variances were fitted to the larger errors
+    of the steps' weights, they are scaled down, per member and target, until their mean on held-out
+    data is the mean squared error there.
 
     Array shapes do not depend on how full the buffer is, so nothing recompiles as it grows.
 
@@ -123,6 +135,8 @@ def fit(
         normalize_inputs: whether to recompute the scaling of the inputs from the buffer.
         nll_beta: of `weighted_nll`, in [0, 1]; 0 is maximum likelihood.
         stop_per_target: whether an improvement of any one target counts, or that of their mean.
+        ema_decay: of that average, per step, in [0, 1); 0 takes the weights of the last step
+            and leaves the deviations as they are.
 
     Returns:
         The fitted ensemble and a report.
@@ -153,7 +167,7 @@ def fit(
         order = _shuffle(key_shuffle, num_train, max_train, num_members)
 
         def step(i: jax.Array, carry):
-            params, opt_state, total = carry
+            params, opt_state, average, total = carry
             index = i * batch_size + jnp.arange(batch_size)
             # Training slots are those whose number is no multiple of holdout_every.
             rank = jnp.take(order, index, axis=1, mode="clip")
@@ -161,13 +175,19 @@ def fit(
             weight = (index < num_train).astype(jnp.float32)
             (_, per_member), grads = jax.value_and_grad(loss, has_aux=True)(params, slots, weight)
             updates, opt_state = optimizer.update(grads, opt_state)
-            return optax.apply_updates(params, updates), opt_state, total + per_member
+            params = optax.apply_updates(params, updates)
+            average = optax.incremental_update(params, average, 1.0 - ema_decay)
+            return params, opt_state, average, total + per_member
 
         num_steps = (num_train + batch_size - 1) // batch_size
-        params, opt_state, total = jax.lax.fori_loop(
-            0, num_steps, step, (progress.params, progress.opt_state, jnp.zeros(num_members))
-        )
-        mse = _holdout_mse(model, dynamics._replace(params=params), buffer, holdout_every)
+        carry = (progress.params, progress.opt_state, progress.average, jnp.zeros(num_members))
+        params, opt_state, average, total = jax.lax.fori_loop(0, num_steps, step, carry)
+        count = (progress.epoch + 1) * num_steps
+        averaged = optax.tree.bias_correction(average, ema_decay, count)
+        fitted = dynamics._replace(params=averaged)
+        mse, variance = _holdout_errors(model, fitted, buffer, holdout_every)
+        # Never up: one reward that nobody expected would make every predicted reward noisy.
+        scale = jnp.sqrt(jnp.minimum(mse / variance, 1.0)) if ema_decay else jnp.ones_like(mse)
         mean_mse = jnp.mean(mse, axis=-1)
         judged = mse if stop_per_target else mean_mse[:, None]
         first = progress.epoch == 0
@@ -179,9 +199,11 @@ def fit(
         return _Progress(
             params=params,
             opt_state=opt_state,
-            best_params=jax.tree.map(keep, params, progress.best_params),
+            average=average,
+            best_params=jax.tree.map(keep, averaged, progress.best_params),
             best_mse=jnp.minimum(judged, progress.best_mse),
             kept_mse=keep(mean_mse, progress.kept_mse),
+            kept_scale=keep(scale, progress.kept_scale),
             train_loss=total / jnp.maximum(num_steps, 1),
             stale=jnp.where(jnp.any(better), 0, progress.stale + 1),
             epoch=progress.epoch + 1,
@@ -194,11 +216,13 @@ def fit(
     start = _Progress(
         params=dynamics.params,
         opt_state=dynamics.opt_state,
+        average=jax.tree.map(jnp.zeros_like, dynamics.params),
         best_params=dynamics.params,
         best_mse=jnp.full(
             (num_members, model.observation_size + 1 if stop_per_target else 1), jnp.inf
         ),
         kept_mse=jnp.zeros(num_members),
+        kept_scale=dynamics.noise_scale,
         train_loss=jnp.zeros(num_members),
         stale=jnp.int32(0),
         epoch=jnp.int32(0),
@@ -206,7 +230,10 @@ def fit(
     )
     end = jax.lax.while_loop(unfinished, run_epoch, start)
     report = FitReport(end.kept_mse, end.train_loss, end.epoch)
-    return dynamics._replace(params=end.best_params, opt_state=end.opt_state), report
+    fitted = dynamics._replace(
+        params=end.best_params, opt_state=end.opt_state, noise_scale=end.kept_scale
+    )
+    return fitted, report
 
 
 def weighted_nll(
@@ -259,26 +286,30 @@ def _examples(
     return _inputs(dynamics, batch.observation, batch.action), targets
 
 
-def _holdout_mse(
+def _holdout_errors(
     model: networks.Dynamics, dynamics: Dynamics, buffer: replay.Buffer, holdout_every: int
-) -> jax.Array:
-    """`[N, O + 1]` mean squared errors on slots 0, holdout_every, 2 holdout_every, ..."""
+) -> tuple[jax.Array, jax.Array]:
+    """Errors on slots 0, holdout_every, 2 holdout_every, ...
+
+    Returns:
+        `[N, O + 1]` mean squared errors, and the means of the variances that the weights predict.
+    """
     num_holdout = (buffer.size + holdout_every - 1) // holdout_every
     chunk = 256
 
-    def add_chunk(i: jax.Array, total: jax.Array) -> jax.Array:
+    def add_chunk(i: jax.Array, totals: tuple[jax.Array, jax.Array]):
         index = i * chunk + jnp.arange(chunk)
         slots = jnp.minimum(index * holdout_every, buffer.data.reward.shape[0] - 1)
         inputs, targets = _examples(dynamics, buffer, slots)
-        mean, _ = networks.apply(model, dynamics.params, inputs)
-        counts = (index < num_holdout)[:, None]
-        return total + jnp.sum(jnp.where(counts, jnp.square(mean - targets), 0.0), axis=-2)
+        mean, log_var = networks.apply(model, dynamics.params, inputs)
+        valid = (index < num_holdout)[:, None]
+        add = lambda total, x: total + jnp.sum(jnp.where(valid, x, 0.0), axis=-2)
+        return jax.tree.map(add, totals, (jnp.square(mean - targets), jnp.exp(log_var)))
 
     num_chunks = (num_holdout + chunk - 1) // chunk
-    total = jax.lax.fori_loop(
-        0, num_chunks, add_chunk, jnp.zeros((model.num_members, model.observation_size + 1))
-    )
-    return total / jnp.maximum(num_holdout, 1)
+    zeros = jnp.zeros((model.num_members, model.observation_size + 1))
+    totals = jax.lax.fori_loop(0, num_chunks, add_chunk, (zeros, zeros))
+    return jax.tree.map(lambda total: total / jnp.maximum(num_holdout, 1), totals)
 
 
 def _with_input_statistics(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:

@@ -27,6 +27,8 @@ from qusac_jax.qusac.config import METHODS, Config
         ("warmup_steps", 2, "warmup_steps"),
         ("warmup_steps", 200_000, "warmup_steps must lie in"),
         ("holdout_every", 1, "holdout_every"),
+        ("fit_ema_decay", 1.0, r"fit_ema_decay must lie in \[0, 1\), got 1.0"),
+        ("fit_ema_decay", -0.5, "fit_ema_decay"),
         ("gap_samples", 1, "gap_samples"),
         ("num_members", 1, "at least two critic groups"),
     ],

@@ -1,5 +1,6 @@
 """The ensemble on systems whose answer is known."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +20,7 @@ OPTIONS = {
     "normalize_inputs": False,
     "nll_beta": 0.75,
     "stop_per_target": True,
+    "ema_decay": 0.99,
 }
 # s' = s + s A + a B + noise, r = s C + noise.
 A = jnp.array([[-0.1, 0.2], [0.0, -0.3]])
@@ -132,6 +134,46 @@ def test_the_mean_is_pulled_by_the_variance_to_the_power_beta_less_one(beta):
     np.testing.assert_allclose(to_mean, 2 * error * weight / np.exp(log_var), rtol=1e-5)
     # The weight has no gradient of its own: the variance still settles at the squared error.
     np.testing.assert_allclose(to_log_var, weight * (1 - error**2 / np.exp(log_var)), rtol=1e-5)
+
+
+def test_weights_are_the_average_of_those_of_the_steps():
+    # 60 transitions make one batch, so each epoch is one step, and fits with a decay of 0 that stop
+    # after 1, 2, 3 and 4 epochs give the weights of each step.
+    data = linear_gaussian(jax.random.key(0), 60, noise_scale=0.0)
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
+
+    def weights(steps, decay):
+        options = OPTIONS | {"improvement": 0.0, "max_epochs": steps, "ema_decay": decay}
+        return dynamics_lib.fit(MODEL, fresh(), buffer, jax.random.key(1), **options)[0].params
+
+    decay = 0.8
+    expected = jax.tree.map(
+        lambda *steps: np.average(steps, axis=0, weights=decay ** np.arange(3, -1, -1)),
+        *[weights(steps, 0.0) for steps in (1, 2, 3, 4)],
+    )
+    chex.assert_trees_all_close(weights(4, decay), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_averaged_weights_are_right_where_the_data_are():
+    data = linear_gaussian(jax.random.key(0), CAPACITY, noise_scale=0.0)
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
+    test = linear_gaussian(jax.random.key(2), 500, noise_scale=0.0)
+
+    def measure(decay):
+        options = OPTIONS | {"ema_decay": decay, "max_epochs": 60, "learning_rate": 1e-2}
+        dynamics, _ = dynamics_lib.fit(MODEL, fresh(), buffer, jax.random.key(1), **options)
+        mean, std = dynamics_lib.predict(MODEL, dynamics, test.observation, test.action)
+        outcome = jnp.concatenate([test.next_observation, test.reward[:, None]], axis=1)
+        rms = lambda x: float(jnp.sqrt(jnp.mean(jnp.square(x))))
+        return rms(mean - outcome), float(mean.std(0).mean()), rms(std)
+
+    error, spread, noise = measure(0.99)
+    last_error, last_spread, last_noise = measure(0.0)
+    assert error < 0.5 * last_error
+    assert spread < 0.5 * last_spread
+    # The variances that the steps' weights learned are of their own, larger errors.
+    assert noise < 1.5 * error
+    assert noise < 0.5 * last_noise
 
 
 def test_filling_the_buffer_does_not_recompile():
