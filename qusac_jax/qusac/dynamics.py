@@ -20,7 +20,7 @@ class Dynamics(NamedTuple):
     opt_state: optax.OptState
     input_mean: jax.Array  # [O + D]
     input_std: jax.Array  # [O + D], positive
-    noise_scale: jax.Array  # [N, O + 1] in (0, 1], factor on the predicted standard deviations
+    noise_scale: jax.Array  # [N, O + 1] in [0, 1], factor on the predicted standard deviations
 
 
 class FitReport(NamedTuple):

@@ -198,6 +198,8 @@ def test_never_trains_on_what_is_held_out():
     dynamics, report = fit(fresh(), buffer, jax.random.key(1))
     mean, _ = dynamics_lib.predict(MODEL, dynamics, data.observation, data.action)
     assert float(jnp.abs(mean[..., 2]).max()) < 20.0
+    # Nor do errors that no variance foresaw make what rollouts draw noisier.
+    np.testing.assert_array_equal(dynamics.noise_scale[:, 2], 1.0)
     # Held-out error per target: about 100^2 / 3, so the held-out slots were the ones judged.
     np.testing.assert_allclose(report.holdout_mse, 100.0**2 / 3, rtol=0.1)
 
