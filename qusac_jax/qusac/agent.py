@@ -187,6 +187,7 @@ def fit_dynamics(
         patience=config.fit_patience,
         improvement=config.fit_improvement,
         max_epochs=config.fit_max_epochs,
+        max_steps=config.fit_max_steps,
         holdout_every=config.holdout_every,
         normalize_inputs=config.normalize_inputs,
         nll_beta=config.nll_beta,

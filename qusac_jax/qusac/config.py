@@ -17,9 +17,9 @@ UBE_METHODS = ("upper_bound", "pombu", "exact_ube")
 class Config:
     """One agent's hyperparameters; the defaults are the paper's online table (appendix D).
 
-    Six defaults depart from it, for reasons measured in BUILD_NOTES.md: `critic_init_gain=10.0`,
+    Seven defaults depart from it, for reasons measured in BUILD_NOTES.md: `critic_init_gain=10.0`,
     `nll_beta=0.0`, `fit_stop_per_target=False`, `fit_ema_decay=0.0`, `clip_u=False` and
-    `gap_samples=10` are the paper's and its first code's.
+    `gap_samples=10` are the paper's and its first code's, which had no `fit_max_steps`.
 
     Hashable, so that it can be a static argument of a jitted function. Every field is a
     command-line flag, `--config.FIELD=VALUE`.
@@ -69,6 +69,7 @@ class Config:
     fit_patience: int = 1  # epochs without a better member before the fit stops
     fit_improvement: float = 0.01  # relative decrease of held-out error that counts as better
     fit_max_epochs: int = 50
+    fit_max_steps: int = 2_500  # gradient steps of a fit, unless one epoch has more
     fit_stop_per_target: bool = True  # whether one better target counts; False: only their mean
     fit_ema_decay: float = 0.99  # averages the weights of a fit's steps; 0: those of the last step
     holdout_every: int = 20  # every 20th slot of D is held out: 5 %
@@ -191,6 +192,7 @@ _POSITIVE_INTEGERS = (
     "fit_every",
     "fit_patience",
     "fit_max_epochs",
+    "fit_max_steps",
     "rollouts_per_step",
     "rollout_length",
     "retain_refreshes",

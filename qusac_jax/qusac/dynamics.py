@@ -94,6 +94,7 @@ def fit(
     patience: int,
     improvement: float,
     max_epochs: int,
+    max_steps: int,
     holdout_every: int,
     normalize_inputs: bool,
     nll_beta: float,
@@ -111,6 +112,9 @@ def fit(
     that cannot be predicted yet would hide that the states still improve. The first epoch is always
     accepted: against the weights from before it, which fit the previous data, the comparison would
     freeze the model while the data changes.
+
+    However much data there are, a fit ends after `max_epochs` or the epochs that `max_steps`
+    gradient steps suffice for; the next call goes on from there.
 
     What is judged, kept and returned are not the weights that the steps lead to but their
     exponential moving average since the fit began. At Adam's constant rate the weights do not come
@@ -130,7 +134,8 @@ def fit(
         learning_rate: of Adam.
         patience: epochs.
         improvement: relative, in [0, 1].
-        max_epochs: cap.
+        max_epochs: at least 1.
+        max_steps: of gradient descent; the first epoch is run even if it has more.
         holdout_every: at least 2.
         normalize_inputs: whether to recompute the scaling of the inputs from the buffer.
         nll_beta: of `weighted_nll`, in [0, 1]; 0 is maximum likelihood.
@@ -149,6 +154,8 @@ def fit(
     max_train = capacity - capacity // holdout_every
     num_holdout = (buffer.size + holdout_every - 1) // holdout_every
     num_train = buffer.size - num_holdout
+    num_steps = (num_train + batch_size - 1) // batch_size  # per epoch
+    num_epochs = jnp.clip(max_steps // jnp.maximum(num_steps, 1), 1, max_epochs)
 
     def loss(params: networks.Params, slots: jax.Array, weight: jax.Array):
         inputs, targets = _examples(dynamics, buffer, slots)
@@ -179,7 +186,6 @@ def fit(
             average = optax.incremental_update(params, average, 1.0 - ema_decay)
             return params, opt_state, average, total + per_member
 
-        num_steps = (num_train + batch_size - 1) // batch_size
         carry = (progress.params, progress.opt_state, progress.average, jnp.zeros(num_members))
         params, opt_state, average, total = jax.lax.fori_loop(0, num_steps, step, carry)
         count = (progress.epoch + 1) * num_steps
@@ -211,7 +217,7 @@ def fit(
         )
 
     def unfinished(progress: _Progress) -> jax.Array:
-        return (progress.stale < patience) & (progress.epoch < max_epochs)
+        return (progress.stale < patience) & (progress.epoch < num_epochs)
 
     start = _Progress(
         params=dynamics.params,

@@ -14,6 +14,7 @@ CAPACITY = 2_000
 OPTIONS = {
     "batch_size": 64,
     "learning_rate": 3e-3,
+    "max_steps": 10**6,
     "patience": 3,
     "improvement": 0.01,
     "holdout_every": 20,
@@ -174,6 +175,23 @@ def test_averaged_weights_are_right_where_the_data_are():
     # The variances that the steps' weights learned are of their own, larger errors.
     assert noise < 1.5 * error
     assert noise < 0.5 * last_noise
+
+
+def test_more_data_do_not_make_a_fit_longer():
+    # 1900 and 950 slots to train on: 30 and 15 steps of 64 per epoch.
+    options = OPTIONS | {"patience": 100, "max_epochs": 9}
+
+    @jax.jit
+    def limited(buffer, max_steps):
+        key = jax.random.key(1)
+        return dynamics_lib.fit(MODEL, fresh(), buffer, key, **options | {"max_steps": max_steps})
+
+    data = linear_gaussian(jax.random.key(0), CAPACITY)
+    full = replay.add(replay.init(CAPACITY, 2, 1), data)
+    half = full._replace(size=jnp.int32(CAPACITY // 2))
+    for buffer, steps, epochs in [(full, 119, 3), (half, 119, 7), (half, 400, 9), (full, 29, 1)]:
+        _, report = limited(buffer, steps)
+        assert report.epochs == epochs
 
 
 def test_filling_the_buffer_does_not_recompile():
