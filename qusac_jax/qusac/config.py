@@ -69,7 +69,7 @@ class Config:
     fit_patience: int = 1  # epochs without a better member before the fit stops
     fit_improvement: float = 0.01  # relative decrease of held-out error that counts as better
     fit_max_epochs: int = 50
-    fit_max_steps: int = 2_500  # gradient steps of a fit, unless one epoch has more
+    fit_max_steps: int = 2_500  # per fit, in whole epochs, at least one; the paper's F x G updates
     fit_stop_per_target: bool = True  # whether one better target counts; False: only their mean
     fit_ema_decay: float = 0.99  # averages the weights of a fit's steps; 0: those of the last step
     holdout_every: int = 20  # every 20th slot of D is held out: 5 %
