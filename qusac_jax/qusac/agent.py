@@ -370,6 +370,7 @@ def _dynamics_model(config: Config, task: Task) -> networks.Dynamics:
         task.observation_size,
         config.num_members,
         config.dynamics_init_scale,
+        config.reward_prior_scale,
     )
 
 

@@ -65,6 +65,7 @@ class Config:
     dynamics_hidden: tuple[int, ...] = (200, 200, 200, 200)
     dynamics_learning_rate: float = 1e-3
     dynamics_init_scale: float = 2.0  # widens the truncated-normal weights
+    reward_prior_scale: float = 0.0  # random functions added to the members' rewards; 0: none
     fit_every: int = 250  # F, environment steps between model fits
     fit_patience: int = 1  # epochs without a better member before the fit stops
     fit_improvement: float = 0.01  # relative decrease of held-out error that counts as better
@@ -117,6 +118,11 @@ class Config:
             raise ValueError(f"target_entropy must be finite, got {self.target_entropy}")
         if not math.isfinite(self.risk):
             raise ValueError(f"risk must be finite, got {self.risk}")
+        if not (math.isfinite(self.reward_prior_scale) and self.reward_prior_scale >= 0):
+            raise ValueError(
+                f"reward_prior_scale must be finite and at least 0, got {self.reward_prior_scale}; "
+                "0 is the paper's, 10 the scale for rewards between 0 and 1"
+            )
         for name in (
             "target_rate",
             "unet_target_rate",

@@ -21,6 +21,9 @@ Params = Any  # nested dict of arrays
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 # Cap of the U-net's pre-activation: U below e^40 keeps symexp and its gradient finite in float32.
 LOG_U_MAX = 40.0
+# Of the weights of random reward functions. The larger, the rougher they are: with 1 they are known
+# everywhere as soon as they are known somewhere, with 5 networks of usual size cannot follow them.
+_PRIOR_GAIN = 2.0
 
 
 def stacked(init: nn.initializers.Initializer, stack: Sequence[int]) -> Callable[..., jax.Array]:
@@ -173,12 +176,20 @@ def to_std(log_u: jax.Array) -> jax.Array:
 
 
 class Dynamics(nn.Module):
-    """N Gaussian models of (s' - s, r) given (s, a)."""
+    """N Gaussian models of (s' - s, r) given (s, a).
+
+    With `reward_prior_scale` > 0 every member's mean reward has a random function of its own added
+    to it, which is never trained (Osband et al., 2018, "Randomized Prior Functions for Deep
+    Reinforcement Learning"). What is trained has to take it away again and does so where there are
+    data; elsewhere the members disagree, as draws from a posterior over rewards would. Over members
+    its values have a standard deviation of 0.4 of the scale for inputs of norm 1, at most 0.8.
+    """
 
     hidden: tuple[int, ...]
     observation_size: int
     num_members: int
     init_scale: float = 2.0
+    reward_prior_scale: float = 0.0
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -196,6 +207,17 @@ class Dynamics(nn.Module):
             precision="highest",
         )(inputs)
         mean, raw = jnp.split(output, 2, axis=-1)
+        if self.reward_prior_scale:
+            prior = MLP(
+                (64, 64),
+                1,
+                stack,
+                kernel_init=orthogonal(_PRIOR_GAIN),
+                precision="highest",
+                name="reward_prior",
+            )(inputs)
+            prior = jax.lax.stop_gradient(self.reward_prior_scale / _PRIOR_GAIN * prior)
+            mean = mean.at[..., -1:].add(prior)
         upper = self.param("max_log_var", nn.initializers.constant(0.5), (*stack, size))
         lower = self.param("min_log_var", nn.initializers.constant(-10.0), (*stack, size))
         # Soft bounds (Chua et al., 2018, appendix A): extrapolated variances stay reasonable.

@@ -253,6 +253,20 @@ def test_presets_run(name):
     assert q_kernel.shape == (1, 2, 5, 8)  # one group of two clipped critics
 
 
+def test_members_expect_rewards_of_their_own_with_a_prior():
+    data = random_transitions(0)
+    spread = {}
+    for scale in (0.0, 1.0, 10.0):
+        config = dataclasses.replace(SMALL, reward_prior_scale=scale)
+        state = agent.init(jax.random.key(0), config=config, task=TASK)
+        mean, _ = agent.predict(
+            state.dynamics, data.observation, data.action, config=config, task=TASK
+        )
+        spread[scale] = float(mean[..., -1].std(0).mean())
+    assert spread[10.0] > 2.0 + spread[0.0]
+    assert spread[1.0] < 0.3 * spread[10.0]
+
+
 def test_refresh_without_a_model_is_refused():
     config = small(presets.get("sac"))
     state = agent.init(jax.random.key(0), config=config, task=TASK)

@@ -29,6 +29,8 @@ from qusac_jax.qusac.config import METHODS, Config
         ("holdout_every", 1, "holdout_every"),
         ("fit_ema_decay", 1.0, r"fit_ema_decay must lie in \[0, 1\), got 1.0"),
         ("fit_ema_decay", -0.5, "fit_ema_decay"),
+        ("reward_prior_scale", -1.0, "reward_prior_scale must be finite and at least 0, got -1.0"),
+        ("reward_prior_scale", float("nan"), "reward_prior_scale"),
         ("gap_samples", 1, "gap_samples"),
         ("num_members", 1, "at least two critic groups"),
     ],

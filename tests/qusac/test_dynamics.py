@@ -1,5 +1,7 @@
 """The ensemble on systems whose answer is known."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -108,6 +110,44 @@ def test_members_disagree_off_the_data(fitted):
     near = jax.random.normal(jax.random.key(3), (200, 2))
     spread = lambda s: dynamics_lib.predict(MODEL, dynamics, s, action)[0].std(0).mean()
     assert float(spread(10.0 * near)) > 5.0 * float(spread(near))
+
+
+def test_reward_priors_make_members_disagree_where_there_are_no_data():
+    # All observations lie left of 0; the rewards are 0 there, which is learned at once.
+    data = linear_gaussian(jax.random.key(0), CAPACITY, noise_scale=0.0)
+    left = jnp.concatenate([-jnp.abs(data.observation[:, :1]), data.observation[:, 1:]], axis=1)
+    shift = data.next_observation - data.observation
+    buffer = replay.add(
+        replay.init(CAPACITY, 2, 1),
+        data._replace(
+            observation=left, next_observation=left + shift, reward=jnp.zeros_like(data.reward)
+        ),
+    )
+
+    def spreads(scale):
+        model = dataclasses.replace(MODEL, reward_prior_scale=scale)
+        start = dynamics_lib.init(model, jax.random.key(0), action_size=1, learning_rate=3e-3)
+        options = OPTIONS | {"max_epochs": 60}
+        end, _ = dynamics_lib.fit(model, start, buffer, jax.random.key(1), **options)
+        spread = lambda s: dynamics_lib.predict(model, end, s, data.action)[0].std(0).mean(0)
+        return start, end, spread(left), spread(-2.0 * left)
+
+    start, end, near, far = spreads(30.0)
+    _, _, _, plain_far = spreads(0.0)
+    assert float(far[-1]) > 10.0 * float(near[-1])
+    assert float(far[-1]) > 5.0 * float(plain_far[-1])
+    # Of what the states become, the members are no less sure than they were.
+    assert float(far[:-1].max()) < 2.0 * float(plain_far[:-1].max())
+    prior = lambda dynamics: dynamics.params["params"]["reward_prior"]
+    chex.assert_trees_all_close(prior(end), prior(start), rtol=1e-5, atol=1e-6)
+
+
+def test_reward_priors_leave_the_other_weights_as_they_are():
+    model = dataclasses.replace(MODEL, reward_prior_scale=10.0)
+    key = jax.random.key(0)
+    params = dynamics_lib.init(model, key, action_size=1, learning_rate=3e-3).params["params"]
+    rest = {name: value for name, value in params.items() if name != "reward_prior"}
+    chex.assert_trees_all_equal(rest, fresh(0).params["params"])
 
 
 def test_a_reward_that_is_only_noise_does_not_stop_the_fit():
