@@ -21,8 +21,8 @@ Params = Any  # nested dict of arrays
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 # Cap of the U-net's pre-activation: U below e^40 keeps symexp and its gradient finite in float32.
 LOG_U_MAX = 40.0
-# Of the weights of random reward functions. The larger, the rougher they are: with 1 they are known
-# everywhere as soon as they are known somewhere, with 5 networks of usual size cannot follow them.
+# Of the weights of random reward functions. The larger, the rougher the functions, and the more of
+# them is left where there are data: BUILD_NOTES.md compares 2, 3 and 5.
 _PRIOR_GAIN = 2.0
 
 
