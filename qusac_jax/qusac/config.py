@@ -121,7 +121,7 @@ class Config:
         if not (math.isfinite(self.reward_prior_scale) and self.reward_prior_scale >= 0):
             raise ValueError(
                 f"reward_prior_scale must be finite and at least 0, got {self.reward_prior_scale}; "
-                "0 is the paper's, 10 the scale for rewards between 0 and 1"
+                "0 is the paper's, 10 explores the sparse pendulum"
             )
         for name in (
             "target_rate",
