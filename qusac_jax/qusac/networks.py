@@ -181,8 +181,8 @@ class Dynamics(nn.Module):
     With `reward_prior_scale` > 0 every member's mean reward has a random function of its own added
     to it, which is never trained (Osband et al., 2018, "Randomized Prior Functions for Deep
     Reinforcement Learning"). What is trained has to take it away again and does so where there are
-    data; elsewhere the members disagree, as draws from a posterior over rewards would. Over members
-    its values have a standard deviation of 0.4 of the scale for inputs of norm 1, at most 0.8.
+    data; elsewhere the members disagree, as draws from a posterior over rewards would. The standard
+    deviation over members is 0.4 of the scale for inputs of norm 1 and 0.8 for large ones.
     """
 
     hidden: tuple[int, ...]
