@@ -269,6 +269,12 @@ def test_every_training_slot_is_visited_once_per_epoch():
     assert len({tuple(row[:7]) for row in np.asarray(order)}) == 3  # each its own order
 
 
+def test_every_training_slot_is_as_likely_at_every_place():
+    order = dynamics_lib._shuffle(jax.random.key(0), jnp.int32(7), 12, 7_000)
+    counts = [np.bincount(place, minlength=7) for place in np.asarray(order[:, :7]).T]
+    np.testing.assert_allclose(counts, 1_000, atol=150)  # five standard deviations
+
+
 def test_the_first_epoch_is_accepted_although_the_old_weights_were_better(fitted):
     # One epoch with a learning rate that is far too large, on the data that they were fitted to.
     dynamics, before = fitted
