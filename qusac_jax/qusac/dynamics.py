@@ -273,10 +273,14 @@ def nll_weight(log_var: jax.Array, beta: float | jax.Array) -> jax.Array:
 
 def _shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_members: int) -> jax.Array:
     """`[N, max_length]`: in each row, a random order of 0..length - 1 comes first."""
+    bits = max(max_length - 1, 1).bit_length()
+    if bits > 17:
+        draws = jax.random.uniform(key, (num_members, max_length))
+        return jnp.argsort(jnp.where(jnp.arange(max_length) < length, draws, jnp.inf), axis=-1)
     # Sorting single words is several times faster than sorting pairs, so the numbers travel in the
     # low bits of the random words. Above them, one bit sends the rest to the end. Numbers whose
-    # random bits are the same stay in order: neighbours, which mostly go into one batch.
-    bits = max(max_length - 1, 1).bit_length()
+    # random bits are the same stay in order, which does no harm while they are few: with 14 bits
+    # and more, eight on average.
     draws = jax.random.bits(key, (num_members, max_length), jnp.uint32) >> 1 >> bits << bits
     number = jnp.arange(max_length, dtype=jnp.uint32)
     rest = (number >= length).astype(jnp.uint32) << 31

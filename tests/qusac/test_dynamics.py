@@ -262,8 +262,9 @@ def test_never_trains_on_what_is_held_out():
     np.testing.assert_allclose(report.holdout_mse, 100.0**2 / 3, rtol=0.1)
 
 
-def test_every_training_slot_is_visited_once_per_epoch():
-    order = dynamics_lib._shuffle(jax.random.key(0), jnp.int32(7), 12, 3)
+@pytest.mark.parametrize("capacity", [12, 2**17, 2**17 + 1])
+def test_every_training_slot_is_visited_once_per_epoch(capacity):
+    order = dynamics_lib._shuffle(jax.random.key(0), jnp.int32(7), capacity, 3)
     for row in np.asarray(order):
         assert sorted(row[:7]) == list(range(7))
     assert len({tuple(row[:7]) for row in np.asarray(order)}) == 3  # each its own order
