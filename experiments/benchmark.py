@@ -13,7 +13,7 @@ import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -23,38 +23,51 @@ from absl import flags
 
 from experiments import cli
 from qusac_jax import environments
+from qusac_jax._messages import did_you_mean
 from qusac_jax.qusac import agent, presets, replay
 from qusac_jax.qusac.config import METHODS, Config
 
-_METHODS = flags.DEFINE_list("methods", [*METHODS, "mbpo"], "methods and presets to time")
-_ENV = flags.DEFINE_string("env", "cartpole_swingup", "environment to step, and for the sizes")
-_REPEATS = flags.DEFINE_integer("repeats", 15, "calls per median", lower_bound=3)
-_MODEL_REPEATS = flags.DEFINE_integer("model_repeats", 3, "fits per median", lower_bound=1)
-_DATA = flags.DEFINE_integer("data", 20_000, "transitions in D", lower_bound=100)
-_NUM_SEEDS = flags.DEFINE_integer("num_seeds", 1, "seeds trained together", lower_bound=1)
-_DEVICE = flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute")
-_OUTPUT = flags.DEFINE_string("output", None, "JSON file to write the numbers to")
+DEVICES = ("auto", "cpu", "gpu", "tpu")
 
 
-def main() -> None:
+def make_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    values = flags.FlagValues()
+    define: dict[str, Any] = {"flag_values": values}
+    flags.DEFINE_list("methods", [*METHODS, "mbpo"], "Methods and presets to time.", **define)
+    flags.DEFINE_string(
+        "env", "cartpole_swingup", "Environment to step, and for the sizes.", **define
+    )
+    flags.DEFINE_integer("repeats", 15, "Calls per median.", lower_bound=3, **define)
+    flags.DEFINE_integer("model_repeats", 3, "Fits per median.", lower_bound=1, **define)
+    flags.DEFINE_integer("data", 20_000, "Transitions in D.", lower_bound=100, **define)
+    flags.DEFINE_integer("num_seeds", 1, "Seeds trained together.", lower_bound=1, **define)
+    flags.DEFINE_enum("device", "auto", DEVICES, "Where to compute.", **define)
+    flags.DEFINE_string("output", None, "JSON file to write the numbers to.", **define)
+    return values
+
+
+def run(options: flags.FlagValues) -> None:
     """Times everything and prints a markdown table."""
-    device = cli.select_device(_DEVICE.value)[0]
-    spec = environments.spec(_ENV.value)
-    termination = environments.termination_fn(_ENV.value)
+    configs = {name: _config(name) for name in options.methods}
+    if not configs:
+        raise ValueError("methods must name at least one method or preset to time, got none")
+    environments.check_name(options.env)
+    if options.output:
+        cli.check_writable(options.output)
+    device = cli.select_device(options.device)[0]
+    spec = environments.spec(options.env)
+    termination = environments.termination_fn(options.env)
     task = agent.Task(spec.observation_size, spec.action_size, termination)
-    peak = matmul_peak(_REPEATS.value)
+    peak = matmul_peak(options.repeats)
     print(f"device {device.device_kind}, float32 matrix products {peak / 1e9:.0f} GFLOP/s")
-    print(f"sizes: O {task.observation_size}, D {task.action_size}, R {_NUM_SEEDS.value}\n")
+    print(f"sizes: O {task.observation_size}, A {task.action_size}, R {options.num_seeds}\n")
     print("| method | updates/s | GFLOP/update | share of peak | compilations |")
     print("| --- | ---: | ---: | ---: | ---: |")
     rows = []
-    for name in _METHODS.value:
-        config = (
-            presets.get(name)
-            if name in presets.PRESETS
-            else dataclasses.replace(Config(), method=name)
-        )
-        row = {"method": name, **time_agent(config, task)}
+    for name, config in configs.items():
+        replay_data = _random_data(config, task, options.num_seeds, options.data)
+        row = {"method": name, **time_agent(config, task, replay_data, options.repeats)}
         row["share_of_peak"] = row["updates_per_second"] * row["flop_per_update"] / peak
         rows.append(row)
         print(
@@ -62,14 +75,16 @@ def main() -> None:
             f"| {row['share_of_peak']:.0%} | {row['compilations']} |",
             flush=True,
         )
-    model = time_model(Config(), task)
+    replay_data = _random_data(Config(), task, options.num_seeds, options.data)
+    model = time_model(Config(), task, replay_data, options.model_repeats)
     print(
         f"\nmodel: first fit {model['fit_seconds']:.2f} s ({model['fit_epochs']:.0f} epochs on "
-        f"{_DATA.value} transitions), filling D_model and D_1..D_N {model['refill_seconds']:.2f} s"
+        f"{options.data} transitions), filling D_model and D_1..D_N "
+        f"{model['refill_seconds']:.2f} s"
     )
-    steps = environment_rate()
-    print(f"{_ENV.value}: {steps:.0f} environment steps/s on the host")
-    if _OUTPUT.value:
+    steps = environment_rate(options.env)
+    print(f"{options.env}: {steps:.0f} environment steps/s on the host")
+    if options.output:
         content = {
             "device": device.device_kind,
             "peak_flops": peak,
@@ -77,7 +92,20 @@ def main() -> None:
             "model": model,
             "rows": rows,
         }
-        pathlib.Path(_OUTPUT.value).write_text(json.dumps(content, indent=2) + "\n")
+        pathlib.Path(options.output).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _config(name: str) -> Config:
+    """Of a method or preset."""
+    if name in METHODS:
+        return dataclasses.replace(Config(), method=name)
+    if name in presets.PRESETS:
+        return presets.get(name)
+    known = [*METHODS, *presets.PRESETS]
+    raise ValueError(
+        f"methods: {name!r} is neither a method nor a preset{did_you_mean(name, known)}; "
+        f"choose from {', '.join(known)}"
+    )
 
 
 def median_seconds(call: Callable[[], Any], repeats: int) -> float:
@@ -128,10 +156,12 @@ def _mlp_flops(inputs: int, hidden: tuple[int, ...], outputs: int) -> int:
     return 2 * sum(a * b for a, b in itertools.pairwise(sizes))
 
 
-def time_agent(config: Config, task: agent.Task) -> dict[str, float]:
-    """Median speed of the gradient updates of one configuration on random data."""
+def time_agent(
+    config: Config, task: agent.Task, data: replay.Buffer, repeats: int
+) -> dict[str, float]:
+    """Median speed of the gradient updates of one configuration on the data `[R, ...]`."""
     compilations = cli.CompilationCounter()
-    state, keys = _start(config, task)
+    state, keys = _start(config, task, data)
     if config.uses_model:
         state = _mapped(agent.refill, config, task)(state, keys)
     transition = jax.tree.map(lambda x: jnp.copy(x[:, 0]), state.replay.data)
@@ -142,7 +172,7 @@ def time_agent(config: Config, task: agent.Task) -> dict[str, float]:
         state, action, _ = train_step(state, transition, transition.observation)
         np.asarray(action)
 
-    seconds = median_seconds(step, _REPEATS.value)
+    seconds = median_seconds(step, repeats)
     return {
         "updates_per_second": len(keys) * config.updates_per_step / seconds,
         "flop_per_update": update_flops(config, task),
@@ -150,12 +180,14 @@ def time_agent(config: Config, task: agent.Task) -> dict[str, float]:
     }
 
 
-def time_model(config: Config, task: agent.Task) -> dict[str, float]:
-    """Median seconds of a first model fit and of filling the rollout buffers."""
+def time_model(
+    config: Config, task: agent.Task, data: replay.Buffer, repeats: int
+) -> dict[str, float]:
+    """Median seconds of a first model fit to the data and of filling the rollout buffers."""
     fit, refill = _mapped(agent.fit_dynamics, config, task), _mapped(agent.refill, config, task)
     fit_seconds, refill_seconds, epochs = [], [], 0
-    for _ in range(1 + _MODEL_REPEATS.value):  # the first compiles
-        state, keys = _start(config, task)  # a later fit takes fewer epochs than the first
+    for _ in range(1 + repeats):  # the first compiles
+        state, keys = _start(config, task, data)  # a later fit takes fewer epochs than the first
         (state, report), seconds = _timed(fit, state, keys)
         fit_seconds.append(seconds)
         state, seconds = _timed(refill, state, keys)
@@ -180,17 +212,19 @@ def _mapped(function: Callable[..., Any], config: Config, task: agent.Task) -> A
     return jax.jit(jax.vmap(function), donate_argnums=0)
 
 
-def _start(config: Config, task: agent.Task) -> tuple[agent.TrainState, jax.Array]:
-    """The state of R seeds with data in D, and a key for each."""
-    keys = jax.random.split(jax.random.key(0), _NUM_SEEDS.value)
+def _start(
+    config: Config, task: agent.Task, data: replay.Buffer
+) -> tuple[agent.TrainState, jax.Array]:
+    """The state of R seeds with a copy of the data as D, and a key for each."""
+    keys = jax.random.split(jax.random.key(0), len(data.size))
     init = functools.partial(agent.init, config=config, task=task)
     state = jax.jit(jax.vmap(init))(keys)
-    return state._replace(replay=_random_data(config, task, _NUM_SEEDS.value)), keys
+    return state._replace(replay=jax.tree.map(jnp.copy, data)), keys
 
 
-def _random_data(config: Config, task: agent.Task, num_seeds: int) -> replay.Buffer:
-    """A buffer of noisy linear dynamics, so that a fit has something to learn."""
-    count = min(_DATA.value, config.replay_capacity)
+def _random_data(config: Config, task: agent.Task, num_seeds: int, count: int) -> replay.Buffer:
+    """A buffer `[R, ...]` of noisy linear dynamics, so that a fit has something to learn."""
+    count = min(count, config.replay_capacity)
     rng = np.random.default_rng(0)
     observation = rng.normal(size=(count, task.observation_size)).astype(np.float32)
     action = rng.uniform(-1, 1, (count, task.action_size)).astype(np.float32)
@@ -207,9 +241,9 @@ def _random_data(config: Config, task: agent.Task, num_seeds: int) -> replay.Buf
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_seeds, *x.shape)).copy(), buffer)
 
 
-def environment_rate() -> float:
+def environment_rate(name: str) -> float:
     """Steps per second of one environment with random actions, resets included."""
-    env = environments.VectorEnvironment(_ENV.value, [0])
+    env = environments.VectorEnvironment(name, [0])
     env.reset()
     actions = np.random.default_rng(0).uniform(-1, 1, (1_000, 1, env.spec.action_size))
 
@@ -220,5 +254,11 @@ def environment_rate() -> float:
     return 1_000 / median_seconds(episode, 3)
 
 
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags and times; returns the exit code."""
+    options = make_flags()
+    return cli.run_with(lambda: run(options), options, argv, __doc__ or "")
+
+
 if __name__ == "__main__":
-    sys.exit(cli.run(main))
+    sys.exit(main())

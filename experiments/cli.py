@@ -1,13 +1,19 @@
 """What the command-line programs share: exit codes, devices, signals, compilations."""
 
+import ast
 import collections
 import contextlib
 import dataclasses
 import difflib
+import inspect
 import os
+import pathlib
 import re
 import signal
 import sys
+import tempfile
+import types
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
@@ -17,6 +23,8 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_dict as config_dict_lib
 from ml_collections import config_flags
+
+from qusac_jax._messages import did_you_mean
 
 
 def run(main: Callable[[], int | None]) -> None:
@@ -42,31 +50,70 @@ def run(main: Callable[[], int | None]) -> None:
 
 
 def run_with(
-    main: Callable[[], int | None], options: flags.FlagValues, argv: Sequence[str], about: str
+    main: Callable[..., int | None],
+    options: flags.FlagValues,
+    argv: Sequence[str],
+    about: str,
+    *,
+    positional: str | None = None,
 ) -> int:
-    """`run` for a program with flags of its own, which several programs of one process can have.
+    """Parses a command line and runs a program with it; one process can run several.
+
+    Orbax and JAX report every file and backend that they try: only errors are logged unless
+    `--verbosity` asks for more.
 
     Args:
-        main: returns the exit code, or None for 0.
-        options: without `--help`, which is added here.
-        argv: the command line.
+        main: returns the exit code, or None for 0. Where there are positional arguments, it is
+            called with the list of them, otherwise with nothing.
+        options: the program's flags, without `--help` and `--verbosity`, which are added here.
+        argv: the command line, the program's name first.
         about: what `--help` says before the flags.
+        positional: what the arguments that are not flags are; None if there are none. At least one
+            must be given.
 
     Returns:
         The exit code: 2 after a mistake, which is one line on stderr; 130 after Ctrl-C.
     """
-    flags.DEFINE_boolean("help", False, "Print this text.", short_name="h", flag_values=options)
+    define: dict[str, Any] = {"flag_values": options}
+    flags.DEFINE_boolean("help", False, "Print this text.", short_name="h", **define)
+    flags.DEFINE_integer(
+        "verbosity", -2, "Log: -2 errors, -1 warnings too, 0 all, 1 more.", **define
+    )
+    options.set_gnu_getopt(True)  # flags may follow positional arguments
 
     def parsed() -> int | None:
-        extra = options(argv)[1:]
+        try:
+            arguments = options(argv)[1:]
+        except flags.UnrecognizedFlagError as error:
+            raise ValueError(_unknown_flag(error.flagname, list(options))) from error
         if options.help:
             print(f"{about}{options.get_help()}")
             return 0
-        if extra:
-            raise ValueError(f"arguments {extra} are not flags; flags look like --name=value")
-        return main()
+        logging.use_absl_handler()
+        logging.set_verbosity(options.verbosity)
+        if positional is None and arguments:
+            raise ValueError(f"arguments {arguments} are not flags; flags look like --name=value")
+        if positional is None:
+            return main()
+        if not arguments:
+            raise ValueError(f"arguments are missing: {positional}; --help tells more")
+        return main(arguments)
 
     return _exit_code(parsed)
+
+
+def _unknown_flag(name: str, known: list[str]) -> str:
+    """What is wrong with a flag that is not among the known ones."""
+    group = name.partition(".")[0]
+    inside = [flag for flag in known if flag.startswith(f"{group}.")]
+    if not inside:
+        near = did_you_mean(name, known, prefix="--")
+        return f"--{name} is no flag{near}; --help lists them"
+    fields = [flag for flag in inside if flag.startswith(f"{name.rstrip('.')}.")]
+    if fields:
+        return f"--{name} names no single hyperparameter; use one such as --{fields[0]}"
+    near = did_you_mean(name, inside, prefix="--")
+    return f"--{name} is no hyperparameter{near}; --help lists them"
 
 
 def _exit_code(main: Callable[[], int | None]) -> int:
@@ -150,7 +197,7 @@ def stop_signals() -> Iterator[Callable[[], int | None]]:
             signal.signal(number, handler)
 
 
-def define_config(name: str, config: Any, about: str) -> None:
+def define_config_at_import(name: str, config: Any, about: str) -> None:
     """Defines `--NAME.FIELD` flags for the fields of a dataclass.
 
     Called when a program is imported, before `run` can catch anything: `ml_collections` looks at
@@ -185,3 +232,144 @@ def _config_dict(config: Any) -> ml_collections.ConfigDict:
         if getattr(config, field.name) is None:
             content[field.name] = config_dict_lib.placeholder(float)
     return content
+
+
+def define_config(options: flags.FlagValues, name: str, config: Any, about: str) -> None:
+    """Defines a `--NAME.FIELD` flag for every field of a dataclass, nested ones included.
+
+    The flags' help is the comment at the end of the line that defines the field.
+
+    Args:
+        options: where the flags are added.
+        name: of the group of flags.
+        config: a dataclass with the defaults. Its fields are numbers, strings, booleans, tuples of
+            numbers, None in place of a number, or such dataclasses again.
+        about: heading of these flags in `--help`.
+    """
+    hints, comments = typing.get_type_hints(type(config)), _comments(type(config))
+    for field in dataclasses.fields(config):
+        flag_name, value = f"{name}.{field.name}", getattr(config, field.name)
+        comment = comments.get(field.name) or f"{field.name.replace('_', ' ')}."
+        if dataclasses.is_dataclass(value):
+            define_config(options, flag_name, value, about)
+            continue
+        if hints[field.name] is bool:
+            flag = flags.BooleanFlag(flag_name, value, comment)
+        else:
+            parser = _FieldParser(hints[field.name])
+            serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
+            flag = _FieldFlag(parser, serializer, flag_name, value, comment)
+        flags.DEFINE_flag(flag, options, module_name=about)
+
+
+def read_config(options: flags.FlagValues, name: str, base: Any) -> Any:
+    """A dataclass with what the command line changes of it.
+
+    Args:
+        options: parsed, and once given to `define_config`.
+        name: of the group of flags.
+        base: of the type that the flags were defined for; perhaps with other values.
+
+    Raises:
+        ValueError: if the dataclass refuses a value.
+    """
+    changes = {}
+    for field in dataclasses.fields(base):
+        flag_name, value = f"{name}.{field.name}", getattr(base, field.name)
+        if dataclasses.is_dataclass(value):
+            changed = read_config(options, flag_name, value)
+            if changed is not value:
+                changes[field.name] = changed
+        elif options[flag_name].present:
+            changes[field.name] = options[flag_name].value
+    return dataclasses.replace(base, **changes) if changes else base
+
+
+class _FieldParser(flags.ArgumentParser):
+    """Parses the value of a field from its annotation."""
+
+    def __init__(self, hint: Any):
+        """For a field of that type: int, float, str, Literal, tuple[int, ...] or `... | None`."""
+        super().__init__()
+        alternatives = typing.get_args(hint) if _is_union(hint) else (hint,)
+        self._optional = type(None) in alternatives
+        (self._type,) = (kind for kind in alternatives if kind is not type(None))
+        self._element = None
+        if typing.get_origin(self._type) is tuple:
+            self._element = typing.get_args(self._type)[0]
+        if typing.get_origin(self._type) is typing.Literal:
+            self.syntactic_help = f"<{'|'.join(map(str, typing.get_args(self._type)))}>"
+
+    def parse(self, argument: Any) -> Any:
+        """The value; one that is no text is a default, and stays as it is."""
+        if not isinstance(argument, str):
+            return argument
+        if self._optional and argument.lower() == "none":
+            return None
+        if self._element is not None:
+            return _parse_tuple(argument, self._element)
+        if self._type in (int, float):
+            try:
+                return self._type(argument)
+            except ValueError:
+                kind = "an integer" if self._type is int else "a number"
+                either = " or None" if self._optional else ""
+                raise ValueError(f"must be {kind}{either}") from None
+        return argument
+
+
+class _FieldFlag(flags.Flag):
+    """A flag whose tuple cannot be given twice, as one might expect the two to be joined."""
+
+    def parse(self, argument: Any) -> None:
+        """Notes the value that the command line gives."""
+        if self.present and isinstance(self.default, tuple):
+            raise flags.IllegalFlagValueError(f"--{self.name} is given twice; leave one out")
+        super().parse(argument)
+
+
+def _parse_tuple(text: str, element: type) -> tuple:
+    try:
+        values = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        values = None
+    if isinstance(values, int | float):
+        values = (values,)
+    allowed = (int, float) if element is float else element
+    if isinstance(values, tuple | list) and all(
+        isinstance(value, allowed) and not isinstance(value, bool) for value in values
+    ):
+        return tuple(element(value) for value in values)
+    kind = "integers" if element is int else "numbers"
+    raise ValueError(f"must be a tuple of {kind} such as (256,256)")
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (types.UnionType, typing.Union)
+
+
+def _comments(config: type) -> dict[str, str]:
+    """What follows the fields of a dataclass in their lines, by field."""
+    try:
+        source = inspect.getsource(config)
+    except OSError:  # typed in, or frozen
+        return {}
+    return dict(re.findall(r"^    (\w+): [^#\n]*?#\s*(.*)$", source, re.MULTILINE))
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raises `ValueError` unless a file can be written there, before the work that fills it.
+
+    Makes the folder that it lies in.
+    """
+    path = pathlib.Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            path.open("ab").close()
+        else:
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ValueError(
+            f"output {str(path)!r} cannot be written ({error.strerror}); choose another"
+        ) from error

@@ -52,7 +52,7 @@ _DEVICE = flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "wh
 _VIDEO = flags.DEFINE_boolean("video", False, "write an mp4 of an episode at the end")
 # A placeholder value per field: only what the command line sets is taken from it, so that presets
 # keep their own defaults.
-cli.define_config("config", Config(), "hyperparameters, --config.FIELD=VALUE")
+cli.define_config_at_import("config", Config(), "hyperparameters, --config.FIELD=VALUE")
 
 
 def main() -> int | None:

@@ -4,14 +4,15 @@ Three families: the paper's six sparse tasks by their short names (`ALIASES`), a
 DeepMind Control Suite as `dmc:DOMAIN:TASK`, and any Gymnasium id with Box spaces as `gym:ID`.
 """
 
-import difflib
 import importlib
 import types
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
+
+from qusac_jax._messages import did_you_mean
 
 
 class Alias(NamedTuple):
@@ -68,7 +69,7 @@ def parse_name(name: str) -> ParsedName:
         return _parse_gym(name, rest)
     # shimmy registers the suite once more as gym:dm_control/...; dmc: is the name for it here.
     own = [f"gym:{env}" for env in gymnasium.registry if not env.startswith("dm_control/")]
-    near = _near_misses(name, [*ALIASES, *own])
+    near = did_you_mean(name, [*ALIASES, *own])
     raise ValueError(
         f"env: there is no environment {name!r}{near}; use one of {', '.join(ALIASES)}, "
         "or dmc:DOMAIN:TASK, or gym:ID"
@@ -90,7 +91,7 @@ def _parse_suite(name: str, rest: str) -> ParsedName:
     domain, _, task = rest.partition(":")
     tasks = load_suite().ALL_TASKS
     if (domain, task) not in tasks:
-        near = _near_misses(rest, [f"{d}:{t}" for d, t in tasks], prefix="dmc:")
+        near = did_you_mean(rest, [f"{d}:{t}" for d, t in tasks], prefix="dmc:")
         raise ValueError(
             f"env: the control suite has no task {name!r}{near}; "
             "see dm_control.suite.ALL_TASKS for the domains and tasks"
@@ -105,14 +106,9 @@ def _parse_gym(name: str, env_id: str) -> ParsedName:
             importlib.import_module(module)
         gymnasium.spec(registered)
     except (gymnasium.error.Error, ImportError) as error:
-        near = _near_misses(env_id, gymnasium.registry, prefix="gym:")
+        near = did_you_mean(env_id, gymnasium.registry, prefix="gym:")
         raise ValueError(
             f"env: Gymnasium has no environment {name!r}{near}; install and name the package that "
             f"registers it as gym:MODULE:ID if it is not Gymnasium's own ({error})"
         ) from error
     return ParsedName("gym", "", env_id, 0.0)
-
-
-def _near_misses(name: str, known: Iterable[str], prefix: str = "") -> str:
-    close = difflib.get_close_matches(name, list(known), n=4, cutoff=0.5)
-    return f" (near: {', '.join(prefix + match for match in close)})" if close else ""

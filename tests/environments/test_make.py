@@ -159,10 +159,10 @@ def test_bad_actions_are_named(register, action):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("cartpole_swngup", "near: cartpole_swingup"),
-        ("dmc:cartpole:swing", "near: dmc:cartpole:swingup"),
+        ("cartpole_swngup", "did you mean 'cartpole_swingup'"),
+        ("dmc:cartpole:swing", "did you mean 'dmc:cartpole:swingup'"),
         ("dmc:cartpole", "no task 'dmc:cartpole'"),
-        ("gym:Hoper-v5", "near: gym:Hopper-v5"),
+        ("gym:Hoper-v5", "did you mean 'gym:Hopper-v5'"),
         ("gym:no_such_module:X-v0", "install"),
         ("", "acrobot"),
     ],
