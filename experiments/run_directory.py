@@ -29,6 +29,7 @@ _PACKAGES = [
     "numpy",
 ]
 _LOCK = ".lock"
+_UNFINISHED = (_LOCK, "config.partial")  # what a process that died at its start may leave
 _PROGRAM = ("versions", "git_commit", "device")  # what computes, `describe_program`
 # What may differ when a run is continued; everything else decides its results.
 _FREE = (*_PROGRAM, "earlier", "num_steps", "num_episodes", "checkpoint_every")
@@ -56,7 +57,7 @@ class RunDirectory:
         if existing.is_file():
             self.previous = _read_json(existing)
             _check_same(f"workdir {str(path)!r}", self.previous, config)
-        elif self.path.is_dir() and any(p.name != _LOCK for p in self.path.iterdir()):
+        elif self.path.is_dir() and any(p.name not in _UNFINISHED for p in self.path.iterdir()):
             raise ValueError(
                 f"workdir {str(path)!r} exists, is not empty and holds no config.json; "
                 "choose another, or empty it"
@@ -280,6 +281,14 @@ def _read_json(path: pathlib.Path) -> Any:
 
 
 def _write_json(path: pathlib.Path, content: Any) -> None:
+    """Replaces the file by a whole one, or leaves it as it was."""
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=2) + "\n")
+    try:
+        with partial.open("w") as file:
+            file.write(json.dumps(content, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:  # a full disk: what is there of it takes room, too
+        partial.unlink(missing_ok=True)
+        raise
     partial.rename(path)

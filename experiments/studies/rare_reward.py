@@ -1,4 +1,4 @@
-"""What models make of a reward seen a few times: `python -m experiments.rare_reward`.
+"""What models make of a reward seen a few times: `python -m experiments.studies.rare_reward`.
 
 The dynamics are fitted, several times in a row, on transitions of a random policy among which a few
 are rewarded: those of a pole set upright by hand. Prints for each `nll_beta` and `fit_ema_decay`

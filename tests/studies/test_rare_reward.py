@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import rare_reward
+from experiments.studies import rare_reward
 from qusac_jax import environments
 from qusac_jax.qusac import agent
 from qusac_jax.qusac.config import Config

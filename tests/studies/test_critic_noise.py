@@ -1,6 +1,6 @@
 """The probe of the critics' disagreement, at sizes where its answer is known."""
 
-from experiments import critic_noise
+from experiments.studies import critic_noise
 from qusac_jax.qusac.config import Config
 
 

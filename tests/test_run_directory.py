@@ -1,0 +1,48 @@
+"""What a run directory accepts at its start, and that its files are whole."""
+
+import json
+
+import pytest
+
+from experiments import run_directory
+from experiments.run_directory import RunDirectory
+
+
+@pytest.mark.parametrize("left", [[], [".lock"], ["config.partial"], [".lock", "config.partial"]])
+def test_a_start_that_was_cut_short_does_not_lock_the_directory(tmp_path, left):
+    for name in left:
+        (tmp_path / name).write_text('{"env": ')
+    RunDirectory(tmp_path, {"env": "x"}).close()
+    assert json.loads((tmp_path / "config.json").read_text()) == {"env": "x"}
+    RunDirectory(tmp_path, {"env": "x"}).close()
+    with pytest.raises(ValueError, match="other values"):
+        RunDirectory(tmp_path, {"env": "y"})
+
+
+def test_a_full_disk_leaves_the_file_as_it_was_and_takes_no_room(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    new = tmp_path / "new"
+    with monkeypatch.context() as patch:
+        patch.setattr(run_directory.os, "fsync", full)
+        with pytest.raises(ValueError, match="cannot be written.*No space left"):
+            RunDirectory(new, {"env": "x"})
+    assert [path.name for path in new.iterdir()] == [".lock"]
+    directory = RunDirectory(new, {"env": "x"})
+    before = (new / "config.json").read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr(run_directory.os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            directory.accept(0)
+    directory.close()
+    assert (new / "config.json").read_text() == before
+    assert sorted(path.name for path in new.iterdir()) == [".lock", "config.json"]
+
+
+def test_other_peoples_files_are_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="is not empty and holds no config.json"):
+        RunDirectory(tmp_path, {"env": "x"})
+    with pytest.raises(ValueError, match="is a file"):
+        RunDirectory(tmp_path / "notes.txt", {"env": "x"})
