@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from qusac_jax.qusac import agent, learner, losses, networks, replay, uncertainty
 from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.task import Task
 
 Metrics = dict[str, jax.Array]
@@ -63,7 +64,9 @@ def diagnose(
     metrics["replay_size"] = state.replay.size
     if state.model_data is not None and state.dynamics is not None:
         metrics["rewarded_share_model"] = rewarded_share(state.model_data, reward_threshold)
-        metrics["rewarded_predicted"] = _rewarded_predicted(state, config, task, reward_threshold)
+        metrics["rewarded_predicted"] = _rewarded_predicted(
+            state.dynamics, state.replay, config, task, reward_threshold
+        )
         _, std = agent.predict(
             state.dynamics, real.observation, real.action, config=config, task=task
         )
@@ -137,15 +140,13 @@ def _is_rewarded(buffer: replay.Buffer, threshold: float) -> jax.Array:
 
 
 def _rewarded_predicted(
-    state: agent.TrainState, config: Config, task: Task, threshold: float
+    dynamics: Dynamics, buffer: replay.Buffer, config: Config, task: Task, threshold: float
 ) -> jax.Array:
     # Sampled rewards cannot tell: where the model expects 0 with a large variance, some exceed any
     # threshold.
-    slots, is_rewarded = rewarded_slots(state.replay, threshold, config.batch_size)
-    batch = jax.tree.map(lambda x: x[slots], state.replay.data)
-    mean, _ = agent.predict(
-        state.dynamics, batch.observation, batch.action, config=config, task=task
-    )
+    slots, is_rewarded = rewarded_slots(buffer, threshold, config.batch_size)
+    batch = jax.tree.map(lambda x: x[slots], buffer.data)
+    mean, _ = agent.predict(dynamics, batch.observation, batch.action, config=config, task=task)
     predicted = jnp.sum(jnp.where(is_rewarded, jnp.mean(mean[..., -1], axis=0), 0.0))
     actual = jnp.sum(jnp.where(is_rewarded, batch.reward, 0.0))
     return predicted / jnp.where(jnp.any(is_rewarded), actual, 1.0)

@@ -114,7 +114,7 @@ def _propagated_upper_bound(values: Values, discount: float) -> jax.Array:
 
 
 def _propagated_pombu(values: Values, discount: float) -> jax.Array:
-    """Variance of the rewards (appendix B.1) plus γ² times ŵ, the equation (11) before modified_rewards."""
+    """Variance of the rewards (appendix B.1) plus γ² times ŵ of eq. (11)."""
     local = pombu(jnp.mean(_given(values.next_q), axis=0)[:, 0])
     return member_variance(_given(values.reward)) + discount**2 * local
 
