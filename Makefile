@@ -2,11 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-EXTRAS ?= [plots,video,test,dev]
+EXTRAS ?= [plots,video,test,dev,docs]
 # For example: make online ARGS="--env=pendulum --num_steps=20000"
 ARGS ?=
 
-.PHONY: online test check lint types clean
+.PHONY: online test check lint types docs docs-build clean
 
 online: $(VENV)/ready
 	$(BIN)/python -m experiments.online $(ARGS)
@@ -14,7 +14,7 @@ online: $(VENV)/ready
 test: $(VENV)/ready
 	$(BIN)/python -m pytest $(ARGS)
 
-check: lint types test
+check: lint types docs-build test
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -22,6 +22,12 @@ lint: $(VENV)/ready
 
 types: $(VENV)/ready
 	$(BIN)/pyright
+
+docs: $(VENV)/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+docs-build: $(VENV)/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The environment is rebuilt when what it is made from changes.
 $(VENV)/ready: pyproject.toml constraints.txt

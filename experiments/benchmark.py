@@ -6,8 +6,6 @@ rollout buffers, environment steps per second, and compilations. Medians of repe
 """
 
 import dataclasses
-import functools
-import itertools
 import json
 import pathlib
 import statistics
@@ -21,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli
+from experiments import cli, cost, seeds
 from qusac_jax import environments
 from qusac_jax._messages import did_you_mean
 from qusac_jax.qusac import agent, presets, replay
 from qusac_jax.qusac.config import METHODS, Config
+from qusac_jax.task import Task
 
 DEVICES = ("auto", "cpu", "gpu", "tpu")
 
@@ -57,8 +56,7 @@ def run(options: flags.FlagValues) -> None:
         cli.check_writable(options.output)
     device = cli.select_device(options.device)[0]
     spec = environments.spec(options.env)
-    termination = environments.termination_fn(options.env)
-    task = agent.Task(spec.observation_size, spec.action_size, termination)
+    task = spec.task()
     peak = matmul_peak(options.repeats)
     print(f"device {device.device_kind}, float32 matrix products {peak / 1e9:.0f} GFLOP/s")
     print(f"sizes: O {task.observation_size}, A {task.action_size}, R {options.num_seeds}\n")
@@ -126,46 +124,14 @@ def matmul_peak(repeats: int, size: int = 2048) -> float:
     return 2 * size**3 / median_seconds(lambda: product(x).block_until_ready(), repeats)
 
 
-def update_flops(config: Config, task: agent.Task) -> float:
-    """Floating-point operations in matrix products of one gradient update.
-
-    Counts 2 per multiplication and addition, a backward pass as two forward ones (one where only
-    the gradient of the input is needed). Element-wise work is left out.
-    """
-    batch, n = config.batch_size, config.num_members
-    inputs = task.observation_size + task.action_size
-    critic = _mlp_flops(inputs, config.critic_hidden, 1) * batch * config.num_critics
-    unet = _mlp_flops(inputs, config.unet_hidden, 1) * batch * config.num_unets
-    actor = _mlp_flops(task.observation_size, config.actor_hidden, 2 * task.action_size) * batch
-    model = _mlp_flops(inputs, config.dynamics_hidden, 2 * (task.observation_size + 1)) * batch
-    groups = config.num_groups
-    # Critics: target forward, forward and backward; actor's pass: forward and input gradient.
-    total = critic * groups * (1 + 3 + 2) + actor * (groups + 3)
-    if config.uses_unet:
-        total += unet * (1 + 3 + 2) + actor
-        if config.method == "upper_bound":
-            total += critic * groups
-        else:
-            samples = config.gap_samples if config.method == "exact_ube" else 1
-            total += model * n + n * samples * (critic * groups + actor)
-    return float(total)
-
-
-def _mlp_flops(inputs: int, hidden: tuple[int, ...], outputs: int) -> int:
-    sizes = (inputs, *hidden, outputs)
-    return 2 * sum(a * b for a, b in itertools.pairwise(sizes))
-
-
-def time_agent(
-    config: Config, task: agent.Task, data: replay.Buffer, repeats: int
-) -> dict[str, float]:
+def time_agent(config: Config, task: Task, data: replay.Buffer, repeats: int) -> dict[str, float]:
     """Median speed of the gradient updates of one configuration on the data `[R, ...]`."""
     compilations = cli.CompilationCounter()
     state, keys = _start(config, task, data)
     if config.uses_model:
-        state = _mapped(agent.refill, config, task)(state, keys)
+        state = seeds.mapped(agent.refill, donate=(0,), config=config, task=task)(state, keys)
     transition = jax.tree.map(lambda x: jnp.copy(x[:, 0]), state.replay.data)
-    train_step = _mapped(agent.train_step, config, task)
+    train_step = seeds.mapped(agent.train_step, donate=(0,), config=config, task=task)
 
     def step() -> None:
         nonlocal state
@@ -175,16 +141,17 @@ def time_agent(
     seconds = median_seconds(step, repeats)
     return {
         "updates_per_second": len(keys) * config.updates_per_step / seconds,
-        "flop_per_update": update_flops(config, task),
+        "flop_per_update": cost.update_flops(config, task),
         "compilations": compilations["train_step"],
     }
 
 
-def time_model(
-    config: Config, task: agent.Task, data: replay.Buffer, repeats: int
-) -> dict[str, float]:
+def time_model(config: Config, task: Task, data: replay.Buffer, repeats: int) -> dict[str, float]:
     """Median seconds of a first model fit to the data and of filling the rollout buffers."""
-    fit, refill = _mapped(agent.fit_dynamics, config, task), _mapped(agent.refill, config, task)
+    fit, refill = (
+        seeds.mapped(function, donate=(0,), config=config, task=task)
+        for function in (agent.fit_dynamics, agent.refill)
+    )
     fit_seconds, refill_seconds, epochs = [], [], 0
     for _ in range(1 + repeats):  # the first compiles
         state, keys = _start(config, task, data)  # a later fit takes fewer epochs than the first
@@ -206,23 +173,14 @@ def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     return result, time.perf_counter() - start
 
 
-def _mapped(function: Callable[..., Any], config: Config, task: agent.Task) -> Any:
-    """The function over seeds, its state donated."""
-    function = functools.partial(function, config=config, task=task)
-    return jax.jit(jax.vmap(function), donate_argnums=0)
-
-
-def _start(
-    config: Config, task: agent.Task, data: replay.Buffer
-) -> tuple[agent.TrainState, jax.Array]:
+def _start(config: Config, task: Task, data: replay.Buffer) -> tuple[agent.TrainState, jax.Array]:
     """The state of R seeds with a copy of the data as D, and a key for each."""
     keys = jax.random.split(jax.random.key(0), len(data.size))
-    init = functools.partial(agent.init, config=config, task=task)
-    state = jax.jit(jax.vmap(init))(keys)
+    state = seeds.mapped(agent.init, config=config, task=task)(keys)
     return state._replace(replay=jax.tree.map(jnp.copy, data)), keys
 
 
-def _random_data(config: Config, task: agent.Task, num_seeds: int, count: int) -> replay.Buffer:
+def _random_data(config: Config, task: Task, num_seeds: int, count: int) -> replay.Buffer:
     """A buffer `[R, ...]` of noisy linear dynamics, so that a fit has something to learn."""
     count = min(count, config.replay_capacity)
     rng = np.random.default_rng(0)

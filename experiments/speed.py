@@ -9,7 +9,7 @@ from experiments.cli import CompilationCounter
 
 
 class Speed:
-    """Learning steps per second and compilations of a run, and the pace since the last look."""
+    """Learning steps per second and compilations of a run, and the pace since the last restart."""
 
     def __init__(self) -> None:
         """Counts compilations from now on."""
@@ -18,7 +18,7 @@ class Speed:
         # Of learning steps, each process's first, which compiles, left out.
         self._seconds, self._steps = 0.0, 0
         self._has_learned = False
-        self.look(0)
+        self.restart(0)
 
     @contextlib.contextmanager
     def learning_step(self) -> Iterator[None]:
@@ -43,13 +43,13 @@ class Speed:
         before = self._compiled_before
         return {name: max(self._compilations[name], before.get(name, 0)) for name in names}
 
-    def look(self, step: int) -> None:
+    def restart(self, step: int) -> None:
         """Begins to measure `pace` anew."""
-        self._looked = (time.perf_counter(), step)
+        self._since = (time.perf_counter(), step)
 
     def pace(self, step: int) -> float:
-        """Environment steps per second and seed since the last look."""
-        since, first = self._looked
+        """Environment steps per second and seed since the last restart."""
+        since, first = self._since
         return (step - first) / (time.perf_counter() - since)
 
     def state(self) -> dict[str, Any]:
@@ -65,4 +65,4 @@ class Speed:
         self._seconds = state.get("learning_seconds", 0.0)
         self._steps = state.get("learning_steps", 0)
         self._compiled_before = state.get("compilations", {})
-        self.look(step)
+        self.restart(step)

@@ -1,17 +1,23 @@
 """Epistemic uncertainty about values, in JAX."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qusac_jax import environments, posterior, qusac, tabular, ube
     from qusac_jax.policy import load_policy
 
-__all__ = ["load_policy"]
+__all__ = ["environments", "load_policy", "posterior", "qusac", "tabular", "ube"]
 
 
 def __getattr__(name: str) -> Any:
     # Loaded on demand: `import qusac_jax.ube` should not pay for flax, distrax and Orbax.
     if name == "load_policy":
-        from qusac_jax.policy import load_policy
-
-        return load_policy
+        return importlib.import_module("qusac_jax.policy").load_policy
+    if name in __all__:
+        return importlib.import_module(f"qusac_jax.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -30,7 +30,7 @@ def save_policy(
         path: directory to write.
         actor: parameters, leaves `[R, ...]`.
         hidden: layer sizes of the actor.
-        action_size: D.
+        action_size: A.
         metadata: JSON-compatible facts about the run, such as its environment.
     """
     path = pathlib.Path(path).absolute()
@@ -48,7 +48,7 @@ def load_policy(path: str | pathlib.Path, *, seed_index: int = 0) -> Policy:
         seed_index: which seed of a run with several, in [0, R).
 
     Returns:
-        `policy(observation, key=None) -> action`, jitted: `[..., O] -> [..., D]` in [-1, 1], the
+        `policy(observation, key=None) -> action`, jitted: `[..., O] -> [..., A]` in [-1, 1], the
         mean action without a key, a draw with one.
 
     Raises:

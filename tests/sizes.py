@@ -14,11 +14,10 @@ def small(config: Config) -> Config:
         actor_hidden=(8,),
         critic_hidden=(8,),
         unet_hidden=(8,),
-        dynamics_hidden=(8, 8),
         replay_capacity=64,
         warmup_steps=8,
         fit_every=4,
-        fit_max_epochs=3,
         rollouts_per_step=3,
         rollout_length=2,
+        dynamics=dataclasses.replace(config.dynamics, hidden=(8, 8), max_epochs=3),
     )

@@ -42,7 +42,7 @@ def test_a_full_disk_leaves_the_file_as_it_was_and_takes_no_room(tmp_path, monke
 
 def test_other_peoples_files_are_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="is not empty and holds no config"):
+    with pytest.raises(ValueError, match=r"is not empty and holds no config\.json"):
         RunDirectory(tmp_path, {"env": "x"})
     with pytest.raises(ValueError, match="is a file"):
         RunDirectory(tmp_path / "notes.txt", {"env": "x"})

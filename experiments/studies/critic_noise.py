@@ -1,4 +1,6 @@
-"""How far critics disagree where nothing is uncertain: `experiments.studies.critic_noise`.
+"""How far critics disagree where nothing is uncertain.
+
+`python -m experiments.studies.critic_noise`.
 
 All critics see transitions of the same deterministic pendulum-like system with reward 0 and follow
 the same fixed policy, so every value is 0 and nothing is epistemic. What spread remains after many

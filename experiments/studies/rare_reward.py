@@ -1,7 +1,7 @@
 """What models make of a reward seen a few times: `python -m experiments.studies.rare_reward`.
 
 The dynamics are fitted, several times in a row, on transitions of a random policy among which a few
-are rewarded: those of a pole set upright by hand. Prints for each `nll_beta` and `fit_ema_decay`
+are rewarded: those of a pole set upright by hand. Prints for each `nll_beta` and `ema_decay`
 the part of the reward that the members' means predict at upright transitions that none has seen,
 root-mean-square errors of the next observation there and where the data are, and the standard
 deviation that rollouts would draw there: near the error it does no harm, far above it nothing can
@@ -22,8 +22,9 @@ from absl import flags
 
 from experiments import cli
 from qusac_jax import environments
-from qusac_jax.qusac import agent, replay
-from qusac_jax.qusac.config import Config
+from qusac_jax.qusac import agent, diagnostics, replay
+from qusac_jax.qusac.config import Config, DynamicsConfig
+from qusac_jax.task import Task
 
 # Positions (angle; cart and angle) and velocities around upright: centre 0, half the width.
 _UPRIGHT = {
@@ -38,7 +39,7 @@ def make_flags() -> flags.FlagValues:
     define: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_enum("env", "cartpole_swingup", list(_UPRIGHT), "Task.", **define)
     flags.DEFINE_multi_float("nll_beta", [0.0, 0.5, 0.75, 1.0], "One or more.", **define)
-    flags.DEFINE_multi_float("fit_ema_decay", [0.0, 0.99], "One or more.", **define)
+    flags.DEFINE_multi_float("ema_decay", [0.0, 0.99], "One or more.", **define)
     flags.DEFINE_integer("rewarded", 10, "Rewarded transitions.", lower_bound=1, **define)
     flags.DEFINE_integer("data", 10_000, "Other transitions.", lower_bound=100, **define)
     flags.DEFINE_integer("fits", 8, "One after the other.", lower_bound=1, **define)
@@ -95,13 +96,13 @@ def upright(
             physics.data.qpos[:] = rng.uniform(-position, position)
             physics.data.qvel[:] = rng.uniform(-velocity, velocity)
 
-    threshold = Config().reward_threshold
+    threshold = diagnostics.REWARD_THRESHOLD
     return collect(env, count, rng, length=3, reset=reset, threshold=threshold)
 
 
 def measure(
     config: Config,
-    task: agent.Task,
+    task: Task,
     train: replay.Transition,
     near: replay.Transition,
     data: replay.Transition,
@@ -138,14 +139,14 @@ def main(argv: Sequence[str] = sys.argv) -> int:
         name, rng = options.env, np.random.default_rng(0)
         configs = [
             Config(
-                nll_beta=beta,
-                fit_ema_decay=decay,
-                dynamics_hidden=(options.width,) * 3,
+                dynamics=DynamicsConfig(
+                    hidden=(options.width,) * 3, nll_beta=beta, ema_decay=decay
+                ),
                 batch_size=128,
                 replay_capacity=options.data + options.rewarded,
                 warmup_steps=options.data,
             )
-            for beta, decay in itertools.product(options.nll_beta, options.fit_ema_decay)
+            for beta, decay in itertools.product(options.nll_beta, options.ema_decay)
         ]
         env = environments.make(name, seed=1)
         common = collect(env, options.data, rng)
@@ -154,16 +155,17 @@ def main(argv: Sequence[str] = sys.argv) -> int:
         # Mixed, or the held-out slots would hold none or all of the rewarded ones.
         order = rng.permutation(options.data + options.rewarded)
         train = jax.tree.map(lambda a, b: np.concatenate([a, b])[order], common, rare)
-        rewarded = int(np.sum(common.reward > configs[0].reward_threshold))
+        rewarded = int(np.sum(common.reward > diagnostics.REWARD_THRESHOLD))
         print(f"{name}: {options.rewarded} transitions set upright, {rewarded} found by chance\n")
         print("| nll_beta | ema | fit | epochs | reward | upright error | data error | deviation |")
         print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
         sizes = train.observation.shape[-1], train.action.shape[-1]
-        task = agent.Task(*sizes, environments.termination_fn(name))
+        task = Task(*sizes, environments.termination_fn(name))
         for config in configs:
             for i, row in enumerate(measure(config, task, train, near, data, options.fits), 1):
+                fit = config.dynamics
                 print(
-                    f"| {config.nll_beta} | {config.fit_ema_decay} | {i} | {row['epochs']} "
+                    f"| {fit.nll_beta} | {fit.ema_decay} | {i} | {row['epochs']} "
                     f"| {row['reward']:.2f} | {row['upright error']:.4f} | {row['data error']:.4f} "
                     f"| {row['deviation']:.4f} |",
                     flush=True,

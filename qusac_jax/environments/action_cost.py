@@ -11,7 +11,7 @@ from gymnasium import spaces
 class ActionCost(gymnasium.Wrapper):
     """Clips actions to [-1, 1], subtracts rho * sum(a_i^2) and stops at NaN or Inf.
 
-    The cost is that of the paper's appendix "Environment Details". `info["task_reward"]` keeps the
+    The cost is that of the paper's appendix D.2. `info["task_reward"]` keeps the
     reward without it.
     """
 
@@ -52,7 +52,7 @@ class ActionCost(gymnasium.Wrapper):
         return observation, info
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """One step; action `[D]` in [-1, 1], what lies outside is clipped."""
+        """One step; action `[A]` in [-1, 1], what lies outside is clipped."""
         action = np.asarray(action)
         if action.shape != self._action_shape or not np.isfinite(action).all():
             raise ValueError(

@@ -10,7 +10,8 @@ from gymnasium import spaces, wrappers
 
 from qusac_jax.environments.action_cost import ActionCost
 from qusac_jax.environments.names import ParsedName, load_suite, parse_name
-from qusac_jax.environments.termination import termination_name
+from qusac_jax.environments.termination import termination_fn, termination_name
+from qusac_jax.task import Task, TerminationFn
 
 DEFAULT_EPISODE_STEPS = 1000  # where neither the task nor Gymnasium's registry has a limit
 RENDER_HEIGHT, RENDER_WIDTH = 240, 320
@@ -21,10 +22,22 @@ class Spec(NamedTuple):
 
     name: str
     observation_size: int  # O
-    action_size: int  # D
+    action_size: int  # A
     action_cost: float  # rho, >= 0
     max_episode_steps: int
     termination: str  # a key of `termination.TERMINATIONS`, or "unknown"
+
+    def task(self, termination: str | TerminationFn | None = None) -> Task:
+        """What an agent must know of the environment.
+
+        Args:
+            termination: overrides the environment's own, as for `termination_fn`.
+
+        Raises:
+            ValueError: if it is not known when an episode ends, and not said.
+        """
+        ends = termination_fn(self.name, termination)
+        return Task(self.observation_size, self.action_size, ends)
 
 
 def make(

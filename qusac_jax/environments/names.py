@@ -20,7 +20,7 @@ class Alias(NamedTuple):
 
     domain: str
     task: str
-    action_cost: float  # rho of the paper's appendix "Environment Details"
+    action_cost: float  # rho of the paper's appendix D.2
 
 
 ALIASES: Mapping[str, Alias] = types.MappingProxyType(

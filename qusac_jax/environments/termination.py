@@ -3,18 +3,17 @@
 A time limit is no termination. The functions for Gymnasium's MuJoCo tasks use the documented
 default healthy ranges of versions v4 and v5, in which the position x (and y) is left out of the
 observation. The choice of a function is static; the functions are traceable and map over any
-leading axes. Axes: O observation size, D action size.
+leading axes. Axes: O observation size, A action size.
 """
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 
 from qusac_jax.environments.names import parse_name
-
-TerminationFn = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+from qusac_jax.task import TerminationFn
 
 
 def never(observation: jax.Array, action: jax.Array, next_observation: jax.Array) -> jax.Array:
@@ -146,7 +145,7 @@ def termination_fn(name: str, termination: str | TerminationFn | None = None) ->
         termination: overrides the choice: a key of `TERMINATIONS` or a function of your own.
 
     Returns:
-        A traceable function of observation `[..., O]`, action `[..., D]` and next observation
+        A traceable function of observation `[..., O]`, action `[..., A]` and next observation
         `[..., O]`, all as `make`'s environment gives them, that returns booleans `[...]`.
 
     Raises:

@@ -1,6 +1,6 @@
 """Several copies of one environment, stepped one after another on the host.
 
-Axes: R environments (one per seed), O observation size, D action size.
+Axes: R environments (one per seed), O observation size, A action size.
 """
 
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ class VectorEnvironment:
         """Steps environments and resets those whose episode ended.
 
         Args:
-            actions: `[R, D]` in [-1, 1]; what lies outside is clipped.
+            actions: `[R, A]` in [-1, 1]; what lies outside is clipped.
             active: `[R]` bool, which to step; default all. The others stay as they are, with
                 reward 0.
 

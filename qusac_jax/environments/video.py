@@ -45,7 +45,7 @@ def record_video(
 
     Args:
         name: an environment, as for `make`.
-        policy: from an observation `[O]` to an action `[D]` in [-1, 1].
+        policy: from an observation `[O]` to an action `[A]` in [-1, 1].
         path: the file to write, ending in .mp4; missing folders are made.
         seed: of the environment, in [0, 2**32).
         action_cost: as for `make`; changes the returns only.
@@ -80,7 +80,7 @@ def record_video(
 
 
 def replay(name: str, seed: str, actions_path: str, path: str) -> None:
-    """Renders saved actions `[T, D]`; what the other process runs, with strings for arguments."""
+    """Renders saved actions `[T, A]`; what the other process runs, with strings for arguments."""
     imageio = importlib.import_module("imageio.v2")
     env = make(name, seed=int(seed), render=True)
     frames_per_second = env.metadata.get("render_fps", 30)

@@ -1,34 +1,32 @@
-"""QU-SAC as pure functions: one step of Algorithm 2 from the pieces beside this module.
+"""QU-SAC as pure functions: the verbs that Algorithms 2 and 3 are made of.
+
+`init` makes a state, `observe` stores transitions, `refresh` fits the dynamics and rolls them out,
+`learn` does the gradient updates, `act` draws an action. `train_step` is observe, learn and act in
+one, `collect` is observe and act: one call to the device for each environment step. `schedule`
+says which of them is due.
 
 Written for one run; callers `vmap` over seeds. `config` and `task` are static under `jit`, and the
 state is meant to be donated: its buffers are large and change in place.
 
-Axes: N members, M critics per member, B batch, O observation size, D action size.
+Axes: N members, M critics per member, B batch, O observation size, A action size.
 """
 
-import dataclasses
 from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from qusac_jax._checks import is_concrete
 from qusac_jax.qusac import dynamics as dynamics_lib
+from qusac_jax.qusac import fitting, networks, replay, rollouts
 from qusac_jax.qusac import learner as learner_lib
-from qusac_jax.qusac import networks, replay, rollouts
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.replay import Buffer, Transition
+from qusac_jax.task import Task
 
 Metrics = dict[str, jax.Array]
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """What the agent must know of its environment; hashable."""
-
-    observation_size: int  # O
-    action_size: int  # D, every action in [-1, 1]
-    termination: rollouts.Termination  # when an episode ends, for what the model predicts
 
 
 class TrainState(NamedTuple):
@@ -40,6 +38,11 @@ class TrainState(NamedTuple):
     model_data: Buffer | None  # D_model
     member_data: Buffer | None  # D_1..D_N, leaves [N, ...]
     key: chex.PRNGKey
+
+    @property
+    def actor(self) -> networks.Params:
+        """The policy's weights, for `act`."""
+        return self.learner.actor
 
 
 def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
@@ -61,7 +64,7 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
             _dynamics_model(config, task),
             key_dynamics,
             action_size=task.action_size,
-            learning_rate=config.dynamics_learning_rate,
+            learning_rate=config.dynamics.learning_rate,
         )
         capacity = model_capacity(config)
         model_data = replay.init(capacity, *sizes)
@@ -80,10 +83,36 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
     )
 
 
-def model_capacity(config: Config) -> int:
-    """Transitions that D_model and each D_i hold: L F k Δ, with L F rounded up to whole chunks."""
-    chunks, size = rollouts.num_chunks(_num_rollouts(config), config.num_members)
-    return chunks * size * config.rollout_length * config.retain_refreshes
+def observe(state: TrainState, transitions: Transition) -> TrainState:
+    """Stores transitions in D (Algorithm 2, line 11).
+
+    Args:
+        state: donated.
+        transitions: `[B, ...]`, what B actions led to, in order; B at most the capacity of D.
+
+    Returns:
+        The state with the transitions in D, over the oldest ones where it is full.
+    """
+    return state._replace(replay=replay.add(state.replay, transitions))
+
+
+def learn(state: TrainState, *, config: Config, task: Task) -> tuple[TrainState, Metrics]:
+    """G gradient updates on the data that are there (Algorithm 2, lines 12-16).
+
+    Args:
+        state: donated. `refresh` must have filled the model's buffers; under `jit` that cannot be
+            seen, and `check_ready` outside says it.
+        config: hyperparameters.
+        task: the environment's sizes.
+
+    Returns:
+        The state and the metrics of the last update, `[]` each.
+
+    Raises:
+        ValueError: outside `jit`, if there is nothing to learn from yet.
+    """
+    key, key_update = jax.random.split(state.key)
+    return _learn(state._replace(key=key), key_update, config=config, task=task)
 
 
 def collect(
@@ -104,11 +133,11 @@ def collect(
         task: the environment's sizes.
 
     Returns:
-        The state and the next action `[D]`.
+        The state and the next action `[A]`.
     """
     key, key_act = jax.random.split(state.key)
-    state = state._replace(replay=_store(state.replay, transition), key=key)
-    return state, act(state.learner.actor, observation, key_act, config=config, task=task)
+    state = observe(state._replace(key=key), _batch_of_one(transition))
+    return state, act(state.actor, observation, key_act, config=config, task=task)
 
 
 def train_step(
@@ -119,39 +148,46 @@ def train_step(
     config: Config,
     task: Task,
 ) -> tuple[TrainState, jax.Array, Metrics]:
-    """Stores a transition, does G gradient updates, acts (Algorithm 2, lines 9-13).
+    """Stores a transition, does G gradient updates, acts (Algorithm 2, lines 11-16).
 
     Args:
-        state: donated. `refresh` must have filled the model's buffers.
+        state: donated. `refresh` must have filled the model's buffers, as for `learn`.
         transition: unbatched, what the last action led to.
         observation: `[O]`, what to act on now.
         config: hyperparameters.
         task: the environment's sizes.
 
     Returns:
-        The state, the next action `[D]` and the metrics of the last update, `[]` each.
+        The state, the next action `[A]` and the metrics of the last update, `[]` each.
+
+    Raises:
+        ValueError: as `learn`.
     """
     key, key_update, key_act = jax.random.split(state.key, 3)
-    state = state._replace(replay=_store(state.replay, transition), key=key)
+    state = observe(state._replace(key=key), _batch_of_one(transition))
+    state, metrics = _learn(state, key_update, config=config, task=task)
+    action = act(state.actor, observation, key_act, config=config, task=task)
+    return state, action, metrics
 
-    predict = _prediction(state.dynamics, config, task)
 
-    def update(learner: learner_lib.Learner, key: chex.PRNGKey):
-        key_batch, key_update = jax.random.split(key)
-        batches = _sample_batches(state, key_batch, config)
-        return learner_lib.update(learner, *batches, predict, key_update, config=config)
+def check_ready(state: TrainState) -> None:
+    """Raises `ValueError` if `learn` would train on buffers that nothing was written to.
 
-    keys = jax.random.split(key_update, config.updates_per_step)
-    learner, metrics = jax.lax.scan(update, state.learner, keys)
-    state = state._replace(learner=learner)
-    action = act(learner.actor, observation, key_act, config=config, task=task)
-    return state, action, jax.tree.map(lambda x: x[-1], metrics)
+    For use outside `jit`; a state of several seeds is checked as a whole.
+    """
+    if not np.all(state.replay.size):
+        raise ValueError("D is empty: store transitions with `observe` before `learn`")
+    if state.model_data is not None and not np.all(state.model_data.size):
+        raise ValueError(
+            "the model's buffers are empty: call `refresh` before `learn`, which would train on "
+            "zeros; `schedule.online` says when a refresh is due"
+        )
 
 
 def refresh(
     state: TrainState, *, config: Config, task: Task
-) -> tuple[TrainState, dynamics_lib.FitReport]:
-    """Fits the dynamics on D and fills the model's buffers (Algorithm 2, lines 5-8).
+) -> tuple[TrainState, fitting.FitReport]:
+    """Fits the dynamics on D and fills the model's buffers (Algorithm 2, lines 6-10).
 
     Called every F environment steps, by the host: under `vmap` a `cond` would run it every step.
 
@@ -173,26 +209,17 @@ def refresh(
 
 def fit_dynamics(
     state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task
-) -> tuple[TrainState, dynamics_lib.FitReport]:
+) -> tuple[TrainState, fitting.FitReport]:
     """The first half of `refresh`: fits the dynamics on D, with `key` consumed."""
     if state.dynamics is None:
         raise ValueError("there are no dynamics: critic_data 'replay' trains without a model")
-    dynamics, report = dynamics_lib.fit(
+    dynamics, report = fitting.fit(
         _dynamics_model(config, task),
         state.dynamics,
         state.replay,
         key,
+        config=config.dynamics,
         batch_size=config.batch_size,
-        learning_rate=config.dynamics_learning_rate,
-        patience=config.fit_patience,
-        improvement=config.fit_improvement,
-        max_epochs=config.fit_max_epochs,
-        max_steps=config.fit_max_steps,
-        holdout_every=config.holdout_every,
-        normalize_inputs=config.normalize_inputs,
-        nll_beta=config.nll_beta,
-        stop_per_target=config.fit_stop_per_target,
-        ema_decay=config.fit_ema_decay,
     )
     return state._replace(dynamics=dynamics), report
 
@@ -228,7 +255,7 @@ def act(
     config: Config,
     task: Task,
 ) -> jax.Array:
-    """The policy's action, `[..., O] -> [..., D]`: drawn with `key`, the mean action without."""
+    """The policy's action, `[..., O] -> [..., A]`: drawn with `key`, the mean action without."""
     module = networks.Actor(config.actor_hidden, task.action_size)
     if key is None:
         return networks.mean_action(module, actor, observation)
@@ -248,7 +275,7 @@ def predict(
     Args:
         dynamics: the members' weights.
         observation: `[B, O]` or `[N, B, O]`.
-        action: `[B, D]` or `[N, B, D]`.
+        action: `[B, A]` or `[N, B, A]`.
         config: hyperparameters; `uses_model` must hold.
         task: the environment's sizes.
 
@@ -258,74 +285,22 @@ def predict(
     return dynamics_lib.predict(_dynamics_model(config, task), dynamics, observation, action)
 
 
-def finite_parts(state: TrainState) -> dict[str, jax.Array]:
-    """Whether all numbers are finite, `[]` for each part of the learner and for the dynamics."""
-    parts = {**state.learner._asdict(), "dynamics": state.dynamics}
-    finite = lambda part: [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(part)]
-    return {name: jnp.all(jnp.array([True, *finite(part)])) for name, part in parts.items()}
+def _learn(
+    state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task
+) -> tuple[TrainState, Metrics]:
+    """`learn` with a key of its own."""
+    if is_concrete(*jax.tree.leaves((state.replay.size, state.model_data))):
+        check_ready(state)
+    predict = _prediction(state.dynamics, config, task)
 
+    def update(learner: learner_lib.Learner, key: chex.PRNGKey):
+        key_batch, key_update = jax.random.split(key)
+        batches = _sample_batches(state, key_batch, config)
+        return learner_lib.update(learner, *batches, predict, key_update, config=config)
 
-def diagnose(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task) -> Metrics:
-    """What tells a person why a run explores or not, on a large batch of model states.
-
-    States of D take their place as long as D_model is empty. Before the first step there are none,
-    and the values are those of the observation 0.
-
-    Args:
-        state: not donated.
-        key: consumed.
-        config: hyperparameters.
-        task: the environment's sizes.
-
-    Returns:
-        Named scalars: `mean_q`, `mean_sqrt_u`, `max_sqrt_u`, `sqrt_u_bound` (the largest sqrt(U)
-        that the local uncertainty of recent batches allows; NaN without a U-net), `critic_spread`
-        (root of the mean variance over members), `alpha`, `entropy`, `rewarded_share_replay`,
-        `replay_size`, and with a model `rewarded_share_model`, `rewarded_predicted` (the part of
-        the reward of rewarded transitions in D, of at most B of them, that the model predicts in
-        the mean; 0 where there are none) and `noise_variance` (of the members' Gaussians, mean over
-        members, targets and D: with a good model about its held-out squared error).
-    """
-    source = state.replay if state.model_data is None else state.model_data
-    key_batch, key_values = jax.random.split(key)
-    count = 8 * config.batch_size
-    real = replay.sample(state.replay, key_batch, count)
-    batch = jax.tree.map(
-        lambda model, real: jnp.where(source.size > 0, model, real),
-        replay.sample(source, key_batch, count),
-        real,
-    )
-    metrics = learner_lib.describe_values(
-        state.learner,
-        batch.observation,
-        key_values,
-        action_size=batch.action.shape[-1],
-        config=config,
-    )
-    share = lambda buffer: replay.rewarded_share(buffer, config.reward_threshold)
-    metrics["rewarded_share_replay"] = share(state.replay)
-    metrics["replay_size"] = state.replay.size
-    if state.model_data is not None and state.dynamics is not None:
-        metrics["rewarded_share_model"] = share(state.model_data)
-        metrics["rewarded_predicted"] = _rewarded_predicted(
-            state.dynamics, state.replay, config, task
-        )
-        _, std = predict(state.dynamics, real.observation, real.action, config=config, task=task)
-        metrics["noise_variance"] = jnp.mean(jnp.square(std))
-    return metrics
-
-
-def _rewarded_predicted(
-    dynamics: dynamics_lib.Dynamics, buffer: Buffer, config: Config, task: Task
-) -> jax.Array:
-    # Sampled rewards cannot tell: where the model expects 0 with a large variance, some exceed any
-    # threshold.
-    slots, is_rewarded = replay.rewarded_slots(buffer, config.reward_threshold, config.batch_size)
-    batch = jax.tree.map(lambda x: x[slots], buffer.data)
-    mean, _ = predict(dynamics, batch.observation, batch.action, config=config, task=task)
-    predicted = jnp.sum(jnp.where(is_rewarded, jnp.mean(mean[..., -1], axis=0), 0.0))
-    actual = jnp.sum(jnp.where(is_rewarded, batch.reward, 0.0))
-    return predicted / jnp.where(jnp.any(is_rewarded), actual, 1.0)
+    keys = jax.random.split(key, config.updates_per_step)
+    learner, metrics = jax.lax.scan(update, state.learner, keys)
+    return state._replace(learner=learner), jax.tree.map(lambda x: x[-1], metrics)
 
 
 def _prediction(
@@ -360,19 +335,23 @@ def _sample_batches(
     return critic, replay.sample(shared, key_policy, size)
 
 
-def _store(buffer: Buffer, transition: Transition) -> Buffer:
-    return replay.add(buffer, jax.tree.map(lambda x: jnp.asarray(x)[None], transition))
+def _batch_of_one(transition: Transition) -> Transition:
+    return jax.tree.map(lambda x: jnp.asarray(x)[None], transition)
 
 
 def _dynamics_model(config: Config, task: Task) -> networks.Dynamics:
-    return networks.Dynamics(
-        config.dynamics_hidden,
-        task.observation_size,
-        config.num_members,
-        config.dynamics_init_scale,
-        config.reward_prior_scale,
+    return dynamics_lib.module(
+        config.dynamics,
+        observation_size=task.observation_size,
+        num_members=config.num_members,
     )
 
 
 def _num_rollouts(config: Config) -> int:
     return config.rollouts_per_step * config.fit_every
+
+
+def model_capacity(config: Config) -> int:
+    """Transitions that D_model and each D_i hold: L F k Δ, with L F rounded up to whole chunks."""
+    chunks, size = rollouts.num_chunks(_num_rollouts(config), config.num_members)
+    return chunks * size * config.rollout_length * config.retain_refreshes

@@ -1,25 +1,70 @@
 """Hyperparameters of QU-SAC and its relatives, checked when they are set."""
 
 import dataclasses
-import difflib
-import math
 from typing import Literal, get_args
 
-Method = Literal["ensemble_mean", "ensemble_var", "upper_bound", "pombu", "exact_ube"]
+from qusac_jax import _fields
+from qusac_jax._fields import checked
+from qusac_jax.qusac import uncertainty
+
 CriticData = Literal["member", "model", "replay"]
 
-METHODS: tuple[str, ...] = get_args(Method)
-# Methods that learn U by solving a UBE; the others read it off the critics or do without.
-UBE_METHODS = ("upper_bound", "pombu", "exact_ube")
+METHODS: tuple[str, ...] = tuple(uncertainty.METHODS)
+CRITIC_DATA: tuple[str, ...] = get_args(CriticData)
+# The first fit sees one transition fewer than the warm-up has steps, and holds the first of them
+# out.
+_LEAST_WARMUP = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicsConfig:
+    """The ensemble of dynamics models and how it is fitted (appendix D.1).
+
+    Four defaults depart from the paper and its first code, which have `nll_beta=0.0`,
+    `ema_decay=0.0`, no `max_steps`, and judge a fit by the mean over its targets. BUILD_NOTES.md
+    has the reasons and their measurements.
+
+    Raises:
+        ValueError: at construction, naming the field, its value and the remedy.
+    """
+
+    hidden: tuple[int, ...] = checked((200, 200, 200, 200), _fields.layer_sizes)
+    learning_rate: float = checked(1e-3, _fields.positive)
+    init_scale: float = checked(2.0, _fields.positive)  # widens the truncated-normal weights
+    normalize_inputs: bool = checked(False, _fields.boolean)  # by the statistics of D
+    # 0: maximum likelihood (the paper); above, rare targets count for more.
+    nll_beta: float = checked(0.75, _fields.fraction)
+    # Random functions added to the members' rewards; 0: none.
+    reward_prior_scale: float = checked(
+        0.0, _fields.at_least(0, "0 is the paper's, 10 explores the sparse pendulum")
+    )
+    # One slot of D in this many is held out.
+    holdout_every: int = checked(20, _fields.integer(2, "20 holds out 5 % of the data"))
+    patience: int = checked(1, _fields.integer(1))  # epochs without a better member before a stop
+    improvement: float = checked(0.01, _fields.fraction)  # relative, of a held-out error
+    max_epochs: int = checked(50, _fields.integer(1))
+    # Per fit, in whole epochs, at least one; 2,500 are the paper's F x G updates.
+    max_steps: int = checked(2_500, _fields.integer(1))
+    # Averages the weights of a fit's steps; 0: those of the last step.
+    ema_decay: float = checked(
+        0.99,
+        _fields.below_one(
+            "0.99 averages over about 100 steps, 0 takes the weights of the last step"
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        _fields.check_fields(self)
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """One agent's hyperparameters; the defaults are the paper's online table (appendix D).
+    """One agent's hyperparameters; the defaults are the paper's online table (appendix D.1).
 
-    Seven defaults depart from it, for reasons measured in BUILD_NOTES.md: `critic_init_gain=10.0`,
-    `nll_beta=0.0`, `fit_stop_per_target=False`, `fit_ema_decay=0.0`, `clip_u=False` and
-    `gap_samples=10` are the paper's and its first code's, which had no `fit_max_steps`.
+    Three defaults beside those of `DynamicsConfig` depart from it, for reasons measured in
+    BUILD_NOTES.md: `critic_init_gain=10.0`, `clip_u=False` and `gap_samples=10` are the paper's
+    and its first code's.
 
     Hashable, so that it can be a static argument of a jitted function. Every field is a
     command-line flag, `--config.FIELD=VALUE`.
@@ -29,142 +74,74 @@ class Config:
     """
 
     # How the variance of the values is estimated and used.
-    method: Method = "upper_bound"  # qvariance of Algorithm 1
-    risk: float = 1.0  # λ of eq. (8): positive seeks uncertainty, negative avoids it
-    num_members: int = 5  # N, dynamics models and critic groups
-    num_critics: int = 1  # M, critics per group; a group's value is their minimum
+    method: str = "upper_bound"  # qvariance of Algorithm 1, line 4
+    risk: float = checked(1.0, _fields.finite)  # λ of eq. (9), policy_opt: > 0 seeks, < 0 avoids
+    num_members: int = checked(5, _fields.integer(1))  # N, dynamics models and critic groups
+    num_critics: int = checked(1, _fields.integer(1))  # M per group, whose value is their minimum
     critic_data: CriticData = "member"  # member: D_1..D_N, model: D_model, replay: D (no model)
-    gap_samples: int = 4  # actions per next state in the gap term of exact_ube
-    num_unets: int = 1  # U-nets; their minimum is U (1 in the paper)
-    clip_u: bool = True  # cap U-net targets at the largest U that the local uncertainty allows
-    local_max_decay: float = 1e-3  # decay per update of the running maximum behind that cap
+    gap_samples: int = checked(  # actions per next state in the gap term of exact_ube
+        4, _fields.integer(2, "a variance over actions needs two of them")
+    )
+    clip_u: bool = checked(True, _fields.boolean)  # cap U-net targets at what local u allows
+    local_max_decay: float = checked(1e-3, _fields.fraction)  # per update, of the cap's maximum
 
     # Soft actor-critic.
-    discount: float = 0.99  # γ in [0, 1)
-    batch_size: int = 256  # B, for every network
-    updates_per_step: int = 10  # G, gradient updates per environment step
-    actor_hidden: tuple[int, ...] = (128, 128)
-    critic_hidden: tuple[int, ...] = (256, 256)
-    unet_hidden: tuple[int, ...] = (256, 256)
-    actor_learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
-    unet_learning_rate: float = 3e-4
-    temperature_learning_rate: float = 3e-4
-    target_rate: float = 0.005  # τ, Polyak step of the target critics per update
-    unet_target_rate: float = 0.005  # the same of the target U-net (in the paper it is τ, too)
-    initial_temperature: float = 1.0  # α at the start
-    target_entropy: float | None = None  # None: minus the action size
-    critic_init_gain: float = 1.0  # of the orthogonal weights; the paper has 10
-    unet_init_gain: float = 1.0
+    discount: float = checked(  # γ
+        0.99, _fields.below_one("0.99 is the paper's, 1 would make values infinite")
+    )
+    batch_size: int = checked(256, _fields.integer(1))  # B, for every network
+    updates_per_step: int = checked(10, _fields.integer(1))  # G, per environment step
+    actor_hidden: tuple[int, ...] = checked((128, 128), _fields.layer_sizes)
+    critic_hidden: tuple[int, ...] = checked((256, 256), _fields.layer_sizes)
+    unet_hidden: tuple[int, ...] = checked((256, 256), _fields.layer_sizes)
+    actor_learning_rate: float = checked(3e-4, _fields.positive)
+    critic_learning_rate: float = checked(3e-4, _fields.positive)
+    unet_learning_rate: float = checked(3e-4, _fields.positive)
+    temperature_learning_rate: float = checked(3e-4, _fields.positive)
+    target_rate: float = checked(0.005, _fields.fraction)  # τ, Polyak step of targets per update
+    initial_temperature: float = checked(1.0, _fields.positive)  # α at the start
+    target_entropy: float | None = checked(None, _fields.finite_or_none)  # None: minus action size
+    critic_init_gain: float = checked(1.0, _fields.positive)  # of the orthogonal weights
 
     # Data from the environment.
-    replay_capacity: int = 100_000  # of D
-    warmup_steps: int = 5_000  # steps under the initial policy before anything is trained
+    replay_capacity: int = checked(100_000, _fields.integer(1))  # of D
+    warmup_steps: int = checked(  # steps under the initial policy before anything is trained
+        5_000, _fields.integer(_LEAST_WARMUP, "the model needs data to fit and to hold out")
+    )
 
-    # Dynamics ensemble.
-    dynamics_hidden: tuple[int, ...] = (200, 200, 200, 200)
-    dynamics_learning_rate: float = 1e-3
-    dynamics_init_scale: float = 2.0  # widens the truncated-normal weights
-    reward_prior_scale: float = 0.0  # random functions added to the members' rewards; 0: none
-    fit_every: int = 250  # F, environment steps between model fits
-    fit_patience: int = 1  # epochs without a better member before the fit stops
-    fit_improvement: float = 0.01  # relative decrease of held-out error that counts as better
-    fit_max_epochs: int = 50
-    fit_max_steps: int = 2_500  # per fit, in whole epochs, at least one; the paper's F x G updates
-    fit_stop_per_target: bool = True  # whether one better target counts; False: only their mean
-    fit_ema_decay: float = 0.99  # averages the weights of a fit's steps; 0: those of the last step
-    holdout_every: int = 20  # every 20th slot of D is held out: 5 %
-    nll_beta: float = 0.75  # 0: maximum likelihood (the paper); above, rare targets count for more
-    normalize_inputs: bool = False  # scale the dynamics' inputs by the statistics of D
-
-    # Model rollouts.
-    rollouts_per_step: int = 400  # L, so L x F rollouts per refresh
-    rollout_length: int = 5  # k
-    retain_refreshes: int = 1  # Δ, refreshes before D_model is overwritten
-
-    # Only for the log: a transition with a larger reward counts as rewarded.
-    reward_threshold: float = 0.5
+    # Dynamics ensemble and its rollouts.
+    dynamics: DynamicsConfig = DynamicsConfig()
+    fit_every: int = checked(250, _fields.integer(1))  # F, environment steps between model fits
+    rollouts_per_step: int = checked(400, _fields.integer(1))  # L, so L x F rollouts per refresh
+    rollout_length: int = checked(5, _fields.integer(1))  # k
+    retain_refreshes: int = checked(1, _fields.integer(1))  # Δ, until D_model is overwritten
 
     def __post_init__(self) -> None:
-        """Checks every field."""
-        _check_choice("method", self.method, METHODS)
-        _check_choice("critic_data", self.critic_data, get_args(CriticData))
-        if not 0 <= self.discount < 1:
+        """Checks every field and what must go together."""
+        _fields.check_choice("method", self.method, METHODS)
+        _fields.check_choice("critic_data", self.critic_data, CRITIC_DATA)
+        _fields.check_fields(self)
+        if self.warmup_steps > self.replay_capacity:
             raise ValueError(
-                f"discount must lie in [0, 1), got {self.discount}; "
-                "0.99 is the paper's, 1 would make values infinite"
+                f"warmup_steps must lie in [{_LEAST_WARMUP}, replay_capacity = "
+                f"{self.replay_capacity}], got {self.warmup_steps}; lower it, or raise "
+                "replay_capacity"
             )
-        if not 0 <= self.fit_ema_decay < 1:
+        self._check_enough_to_disagree()
+
+    def _check_enough_to_disagree(self) -> None:
+        method = uncertainty.METHODS[self.method]
+        given = f"got num_members {self.num_members} with critic_data {self.critic_data!r}"
+        num_models = self.num_members if self.uses_model else 0
+        if num_models < method.min_models:
             raise ValueError(
-                f"fit_ema_decay must lie in [0, 1), got {self.fit_ema_decay}; 0.99 averages over "
-                "about 100 steps, 0 takes the weights of the last step"
+                f"method {self.method!r} needs at least two dynamics models that can disagree, "
+                f"{given}; use num_members 2 or more with critic_data 'member' or 'model'"
             )
-        for name in _POSITIVE_INTEGERS:
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-        for name in _POSITIVE_REALS:
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be a positive finite number, got {value!r}")
-        for name in ("actor_hidden", "critic_hidden", "unet_hidden", "dynamics_hidden"):
-            sizes = getattr(self, name)
-            if not isinstance(sizes, tuple) or not all(isinstance(s, int) and s > 0 for s in sizes):
-                raise ValueError(
-                    f"{name} must be a tuple of positive layer sizes such as (256, 256), "
-                    f"got {sizes!r}"
-                )
-        if self.target_entropy is not None and not math.isfinite(self.target_entropy):
-            raise ValueError(f"target_entropy must be finite, got {self.target_entropy}")
-        if not math.isfinite(self.risk):
-            raise ValueError(f"risk must be finite, got {self.risk}")
-        if not (math.isfinite(self.reward_prior_scale) and self.reward_prior_scale >= 0):
+        if self.num_groups < method.min_groups:
             raise ValueError(
-                f"reward_prior_scale must be finite and at least 0, got {self.reward_prior_scale}; "
-                "0 is the paper's, 10 explores the sparse pendulum"
-            )
-        for name in (
-            "target_rate",
-            "unet_target_rate",
-            "local_max_decay",
-            "fit_improvement",
-            "nll_beta",
-        ):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        if self.warmup_steps < 3 or self.warmup_steps > self.replay_capacity:
-            # The first fit sees one transition fewer, and holds the first of them out.
-            raise ValueError(
-                f"warmup_steps must lie in [3, replay_capacity = {self.replay_capacity}], got "
-                f"{self.warmup_steps}; the model needs data to fit and to hold out"
-            )
-        if self.holdout_every < 2:
-            raise ValueError(
-                f"holdout_every must be at least 2, got {self.holdout_every}; "
-                "20 holds out 5 % of the data"
-            )
-        if self.gap_samples < 2:
-            raise ValueError(
-                f"gap_samples must be at least 2, got {self.gap_samples}; "
-                "a variance over actions needs two of them"
-            )
-        if self.method in ("ensemble_var", "upper_bound") and self.num_groups < 2:
-            raise ValueError(
-                f"method {self.method!r} needs at least two critic groups that can disagree, got "
-                f"num_members {self.num_members} with critic_data {self.critic_data!r}; use "
-                "num_members 2 or more with critic_data 'member', or method 'ensemble_mean'"
-            )
-        if self.method == "exact_ube" and self.uses_model and self.num_groups < 2:
-            raise ValueError(
-                "method 'exact_ube' needs at least two critic groups, or its gap term is always 0, "
-                f"got num_members {self.num_members} with critic_data {self.critic_data!r}; use "
-                "num_members 2 or more with critic_data 'member', or method 'pombu'"
-            )
-        if self.method in ("pombu", "exact_ube") and (not self.uses_model or self.num_members < 2):
-            raise ValueError(
-                f"method {self.method!r} needs at least two dynamics models that can disagree, got "
-                f"num_members {self.num_members} with critic_data {self.critic_data!r}; use "
-                "num_members 2 or more with critic_data 'member' or 'model'"
+                f"method {self.method!r} needs at least two critic groups that can disagree, "
+                f"{given}; use num_members 2 or more with critic_data 'member', or another method"
             )
 
     @property
@@ -175,7 +152,7 @@ class Config:
     @property
     def uses_unet(self) -> bool:
         """Whether a U-net is trained."""
-        return self.method in UBE_METHODS
+        return uncertainty.METHODS[self.method].local is not None
 
     @property
     def num_groups(self) -> int:
@@ -186,38 +163,3 @@ class Config:
     def u_per_local(self) -> float:
         """1 / (1 - γ²): the largest U per unit of propagated local uncertainty."""
         return 1.0 / (1.0 - self.discount**2)
-
-
-_POSITIVE_INTEGERS = (
-    "num_members",
-    "num_critics",
-    "num_unets",
-    "batch_size",
-    "updates_per_step",
-    "replay_capacity",
-    "fit_every",
-    "fit_patience",
-    "fit_max_epochs",
-    "fit_max_steps",
-    "rollouts_per_step",
-    "rollout_length",
-    "retain_refreshes",
-)
-_POSITIVE_REALS = (
-    "actor_learning_rate",
-    "critic_learning_rate",
-    "unet_learning_rate",
-    "temperature_learning_rate",
-    "dynamics_learning_rate",
-    "initial_temperature",
-    "critic_init_gain",
-    "unet_init_gain",
-    "dynamics_init_scale",
-)
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        near = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"{name} {value!r} is unknown; {hint}choose from {', '.join(choices)}")

@@ -34,7 +34,7 @@ def critic_target(
     temperature: jax.Array | float,
     discount: float,
 ) -> jax.Array:
-    """y = r + γ (min_j Q_ij(s', a') - α log π(a' | s')), below eq. (9).
+    """y = r + γ (min_j Q_ij(s', a') - α log π(a' | s')), the target of eq. (10), loss_q.
 
     A terminated transition is not bootstrapped; a truncated one is.
 
@@ -54,7 +54,7 @@ def critic_target(
 
 
 def critic_loss(q: jax.Array, target: jax.Array) -> jax.Array:
-    """Squared Bellman residual, eq. (9): mean over the batch, summed over the N x M critics.
+    """Squared Bellman residual, eq. (10), loss_q: mean over the batch, summed over N x M critics.
 
     Args:
         q: `[N, M, B]`.
@@ -69,7 +69,7 @@ def critic_loss(q: jax.Array, target: jax.Array) -> jax.Array:
 def unet_target(
     local: jax.Array, terminated: jax.Array, next_u: jax.Array, discount: float
 ) -> jax.Array:
-    """z = local + γ² U(s', a'), below eq. (11).
+    """z = local + γ² U(s', a'), the target of eq. (13), loss_u.
 
     Args:
         local: `[B]` what is propagated: γ² times the local uncertainty, plus the variance of the
@@ -85,7 +85,7 @@ def unet_target(
 
 
 def unet_loss(log_u: jax.Array, target: jax.Array) -> jax.Array:
-    """(symlog(z) - softplus output)², eq. (11): mean over the batch, summed over U-nets.
+    """(symlog(z) - softplus output)², eq. (13), loss_u: mean over the batch.
 
     Args:
         log_u: `[num_unets, B]`, the U-net's last linear output; its softplus is symlog(U).
@@ -100,7 +100,7 @@ def unet_loss(log_u: jax.Array, target: jax.Array) -> jax.Array:
 def actor_loss(
     q: jax.Array, std: jax.Array, log_prob: jax.Array, temperature: jax.Array | float, risk: float
 ) -> jax.Array:
-    """Minus the objective of eq. (12): mean_i min_j Q_ij + λ sqrt(U) - α log π.
+    """Minus the objective of eq. (14), actor_loss: mean_i min_j Q_ij + λ sqrt(U) - α log π.
 
     Args:
         q: `[N, M, B]` at an action reparametrised from the policy.

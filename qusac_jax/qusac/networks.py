@@ -1,6 +1,6 @@
 """Networks as flax modules, stacked along leading ensemble axes, and the policy distribution.
 
-Axes: N members, M critics per member, B batch, O observation size, D action size. Every module
+Axes: N members, M critics per member, B batch, O observation size, A action size. Every module
 takes inputs `[..., B, features]`; a module with a `stack` holds one set of weights per element of
 it and returns `[*stack, B, features]`. Stacked products are one batched matrix product, which XLA
 runs faster on CPU than a mapped module.
@@ -112,7 +112,7 @@ class Actor(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """`[..., O] -> ([..., D], [..., D])`."""
+        """`[..., O] -> ([..., A], [..., A])`."""
         output = MLP(self.hidden, 2 * self.action_size)(observation)
         mean, log_std = jnp.split(output, 2, axis=-1)
         return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
@@ -128,7 +128,7 @@ class Critic(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array, action: jax.Array) -> jax.Array:
-        """`[B, O], [B, D]` (all see the same) or `[N, B, O], [N, B, D]` -> `[N, M, B]`."""
+        """`[B, O], [B, A]` (all see the same) or `[N, B, O], [N, B, A]` -> `[N, M, B]`."""
         x = jnp.concatenate([observation, action], axis=-1)
         if x.ndim == 3:
             x = x[:, None]
@@ -155,7 +155,7 @@ class UNet(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array, action: jax.Array) -> jax.Array:
-        """`[B, O], [B, D] -> [num_unets, B]` log U, which `to_std` and `to_variance` read."""
+        """`[B, O], [B, A] -> [num_unets, B]` log U, which `to_std` and `to_variance` read."""
         mlp = MLP(
             self.hidden,
             1,
@@ -193,7 +193,7 @@ class Dynamics(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """`[B, O + D]` or `[N, B, O + D]` -> mean and log variance, `[N, B, O + 1]` each."""
+        """`[B, O + A]` or `[N, B, O + A]` -> mean and log variance, `[N, B, O + 1]` each."""
         size = self.observation_size + 1
         stack = (self.num_members,)
         output = MLP(
@@ -241,7 +241,7 @@ def apply(module: nn.Module, params: Params, *inputs: jax.Array) -> Any:
 
 
 def policy_distribution(mean: jax.Array, log_std: jax.Array) -> distrax.Transformed:
-    """Tanh-squashed diagonal Gaussian over actions in (-1, 1), `[..., D]`."""
+    """Tanh-squashed diagonal Gaussian over actions in (-1, 1), `[..., A]`."""
     gaussian = distrax.MultivariateNormalDiag(mean, jnp.exp(log_std))
     return distrax.Transformed(gaussian, distrax.Block(distrax.Tanh(), 1))
 
@@ -261,7 +261,7 @@ def sample_action(
         key: consumed.
 
     Returns:
-        `[..., D]` actions in [-1, 1] and `[...]` log-densities.
+        `[..., A]` actions in [-1, 1] and `[...]` log-densities.
     """
     distribution = policy_distribution(*apply(actor, params, observation))
     action, log_prob = distribution.sample_and_log_prob(seed=key)
@@ -269,6 +269,6 @@ def sample_action(
 
 
 def mean_action(actor: Actor, params: Params, observation: jax.Array) -> jax.Array:
-    """The action at the mean of the Gaussian, `[..., O] -> [..., D]`."""
+    """The action at the mean of the Gaussian, `[..., O] -> [..., A]`."""
     mean, _ = apply(actor, params, observation)
     return jnp.tanh(mean)

@@ -11,7 +11,7 @@ class Transition(NamedTuple):
     """One step, or any batch of steps along leading axes."""
 
     observation: jax.Array  # [..., O]
-    action: jax.Array  # [..., D] in [-1, 1]
+    action: jax.Array  # [..., A] in [-1, 1]
     reward: jax.Array  # [...]
     next_observation: jax.Array  # [..., O] the successor, never the first of a new episode
     terminated: jax.Array  # [...] bool, true only where the task ended; a time limit is not an end
@@ -80,27 +80,3 @@ def sample(buffer: Buffer, key: chex.PRNGKey, batch_size: int) -> Transition:
     """
     slots = jax.random.randint(key, (batch_size,), 0, jnp.maximum(buffer.size, 1))
     return jax.tree.map(lambda x: x[slots], buffer.data)
-
-
-def rewarded_share(buffer: Buffer, threshold: float) -> jax.Array:
-    """Share of the valid transitions whose reward exceeds `threshold`, `[]` in [0, 1]."""
-    valid = jnp.arange(buffer.data.reward.shape[0]) < buffer.size
-    rewarded = jnp.sum(valid & (buffer.data.reward > threshold))
-    return rewarded / jnp.maximum(buffer.size, 1)
-
-
-def rewarded_slots(buffer: Buffer, threshold: float, count: int) -> tuple[jax.Array, jax.Array]:
-    """The first `count` slots whose reward exceeds `threshold`, and which of them there are.
-
-    Args:
-        buffer: any.
-        threshold: reward units.
-        count: static, length of the result.
-
-    Returns:
-        `[count]` slots, filled up with 0, and `[count]` bool, false where filled up.
-    """
-    valid = jnp.arange(buffer.data.reward.shape[0]) < buffer.size
-    rewarded = valid & (buffer.data.reward > threshold)
-    (slots,) = jnp.nonzero(rewarded, size=count, fill_value=0)
-    return slots, jnp.arange(count) < jnp.sum(rewarded)

@@ -1,6 +1,6 @@
 """k-step model rollouts, member-consistent and member-randomized (Algorithm 2, line 8).
 
-Axes: N members, B rollouts per member, K rollout length, O observation size, D action size.
+Axes: N members, B rollouts per member, K rollout length, O observation size, A action size.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import networks, replay
+from qusac_jax.task import TerminationFn
 
 Policy = Callable[[jax.Array, chex.PRNGKey], jax.Array]
-Termination = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 # Rollouts that advance together: enough to fill matrix units, few enough to stay in a CPU's cache.
 CHUNK = 2_000
@@ -24,7 +24,7 @@ def rollout(
     model: networks.Dynamics,
     dynamics: dynamics_lib.Dynamics,
     policy: Policy,
-    termination: Termination,
+    termination: TerminationFn,
     start: jax.Array,
     key: chex.PRNGKey,
     *,
@@ -34,13 +34,13 @@ def rollout(
     """Rolls the policy through the learned dynamics, sampling next states and rewards.
 
     Member-consistent rollouts stay with the member they start with. Member-randomized ones are
-    dealt out anew at every step: a random permutation gives each member the same number, so every
+    assigned anew at every step: a random permutation gives each member the same number, so every
     rollout meets a uniformly drawn member without any prediction being made and thrown away.
 
     Args:
         model: the dynamics module.
         dynamics: its weights.
-        policy: `(observation [N, B, O], key) -> action [N, B, D]`.
+        policy: `(observation [N, B, O], key) -> action [N, B, A]`.
         termination: `(observation, action, next_observation) -> done`, over leading axes.
         start: `[N, B, O]` first observations.
         key: consumed.
@@ -53,12 +53,12 @@ def rollout(
 
     def step(carry: tuple[jax.Array, jax.Array], key: chex.PRNGKey):
         observation, alive = carry
-        key_action, key_noise, key_deal = jax.random.split(key, 3)
+        key_action, key_noise, key_order = jax.random.split(key, 3)
         if randomize_members:
             shape = alive.shape
-            deal = jax.random.permutation(key_deal, alive.size)
-            observation = observation.reshape(alive.size, -1)[deal].reshape(observation.shape)
-            alive = alive.reshape(-1)[deal].reshape(shape)
+            order = jax.random.permutation(key_order, alive.size)
+            observation = observation.reshape(alive.size, -1)[order].reshape(observation.shape)
+            alive = alive.reshape(-1)[order].reshape(shape)
         action = policy(observation, key_action)
         mean, std = dynamics_lib.predict(model, dynamics, observation, action)
         drawn = mean + std * jax.random.normal(key_noise, mean.shape)
@@ -75,7 +75,7 @@ def rollout(
 def num_chunks(num_rollouts: int, num_members: int) -> tuple[int, int]:
     """Into how many chunks, of how many rollouts each, `num_rollouts` are cut.
 
-    A chunk deals evenly to the members; the total is at least `num_rollouts`.
+    Every chunk has as many for each member; the total is at least `num_rollouts`.
     """
     per_member = -(-min(num_rollouts, CHUNK) // num_members)
     size = per_member * num_members
@@ -86,7 +86,7 @@ def refill(
     model: networks.Dynamics,
     dynamics: dynamics_lib.Dynamics,
     policy: Policy,
-    termination: Termination,
+    termination: TerminationFn,
     real: replay.Buffer,
     model_data: replay.Buffer,
     member_data: replay.Buffer | None,

@@ -1,11 +1,43 @@
-"""Local uncertainty rewards: what a method calls uncertain about one step.
+"""How the variance U of Q is estimated: one function per method, and the table of methods.
+
+`METHODS` is Algorithm 1's `qvariance` (line 4) for the deep agent. A new method is a function of
+`Values` here and an entry there.
 
 Variances over members divide by N - 1, so that few members do not look certain; one member
-alone has variance 0. Axes: N members, B batch, K actions per next state.
+alone has variance 0. Axes: N members, B batch, J actions per next state.
 """
+
+import types
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+
+class Values(NamedTuple):
+    """What is known about B pairs (s, a), for a method to read its uncertainty off."""
+
+    # For methods that do not look ahead; None for the others.
+    q: jax.Array | None = None  # [N, B] value of each critic group at (s, a)
+    # For methods that look at what each member of the model expects; None for the others.
+    next_q: jax.Array | None = None  # [N, N, J, B], as for `gap`; 0 where a member expects an end
+    reward: jax.Array | None = None  # [N, B] mean rewards
+
+
+class Method(NamedTuple):
+    """A way to estimate U(s, a) `[B]`, from `Values` and the discount.
+
+    At most one of `local` and `direct` is there; with neither, U is 0.
+    """
+
+    # What a UBE propagates, and a U-net learns the fixed point of: γ² times the local uncertainty,
+    # plus the variance of the reward where that is not part of it.
+    local: Callable[[Values, float], jax.Array] | None = None
+    direct: Callable[[Values, float], jax.Array] | None = None  # U itself, differentiable
+    min_groups: int = 1  # critic groups that it takes to disagree
+    min_models: int = 0  # members of the model that it takes; above 0, it looks ahead
+    compares_actions: bool = False  # whether it needs several actions per next state
 
 
 def member_variance(x: jax.Array) -> jax.Array:
@@ -14,7 +46,7 @@ def member_variance(x: jax.Array) -> jax.Array:
 
 
 def ensemble_var(q: jax.Array) -> jax.Array:
-    """Variance of the critics at (s, a), eq. (10).
+    """Variance of the critics at (s, a), eq. (12), modified_rewards.
 
     The whole estimate of U for `ensemble_var`, and the local uncertainty w_ub that
     `upper_bound` propagates.
@@ -29,7 +61,9 @@ def ensemble_var(q: jax.Array) -> jax.Array:
 
 
 def pombu(next_q_mean: jax.Array) -> jax.Array:
-    """Variance over members of the next step's mean value: ŵ before eq. (10), for w of eq. (3).
+    """Variance over members of the next step's mean value: ŵ, for w of eq. (4), pombu_rewards.
+
+    The paper's equation (11), which has no label, before modified_rewards.
 
     Args:
         next_q_mean: `[N, B]` mean over the critics of Q(s'_i, a'_i), with s'_i the mean prediction
@@ -42,32 +76,75 @@ def pombu(next_q_mean: jax.Array) -> jax.Array:
 
 
 def gap(next_q: jax.Array) -> jax.Array:
-    """Aleatoric variance that pombu mistakes for epistemic, g of Theorem 2 in Q-form (app. B.2).
+    """Aleatoric variance that pombu mistakes for epistemic, g of Theorem 2 (appendix B.3).
 
     E_i[Var_a'(Q_i(s'_i, a') - mean_j Q_j(s'_i, a'))], with the variance over actions drawn from
     the policy at member i's next state.
 
     Args:
-        next_q: `[N, N, K, B]`: critic i's value, leading, of K actions at member j's next state.
+        next_q: `[N, N, J, B]`: critic i's value, leading, of J actions at member j's next state.
 
     Returns:
         `[B]`, at least 0.
     """
     difference = next_q - jnp.mean(next_q, axis=0)
-    own = jnp.diagonal(difference, axis1=0, axis2=1)  # [K, B, N]
+    own = jnp.diagonal(difference, axis1=0, axis2=1)  # [J, B, N]
     return jnp.mean(jnp.var(own, axis=0, ddof=1), axis=-1)
 
 
 def exact_ube(next_q: jax.Array) -> jax.Array:
-    """Local uncertainty whose propagation gives the posterior variance, u of eq. (6) = w - g.
+    """Local uncertainty whose propagation gives the posterior variance, u of eq. (7).
 
-    Clipped at 0, as the U-net represents variances only.
+    w - g in the words of eq. (7), bellman_exact_reward, and appendix B.3. Clipped at 0, as the
+    U-net represents variances only.
 
     Args:
-        next_q: `[N, N, K, B]` as for `gap`; w's expectation over actions is the mean over K.
+        next_q: `[N, N, J, B]` as for `gap`; w's expectation over actions is the mean over J.
 
     Returns:
         `[B]`, at least 0.
     """
     mean_at_own_state = jnp.mean(next_q, axis=(0, 2))  # [N, B]
     return jnp.maximum(pombu(mean_at_own_state) - gap(next_q), 0.0)
+
+
+def _propagated_upper_bound(values: Values, discount: float) -> jax.Array:
+    """γ² times w_ub of eq. (12), modified_rewards; the critics' variance contains the rewards'."""
+    return discount**2 * ensemble_var(_given(values.q))
+
+
+def _propagated_pombu(values: Values, discount: float) -> jax.Array:
+    """Variance of the rewards (appendix B.1) plus γ² times ŵ of eq. (11)."""
+    local = pombu(jnp.mean(_given(values.next_q), axis=0)[:, 0])
+    return member_variance(_given(values.reward)) + discount**2 * local
+
+
+def _propagated_exact_ube(values: Values, discount: float) -> jax.Array:
+    """Variance of the rewards (appendix B.1) plus γ² u of eq. (7), bellman_exact_reward."""
+    local = exact_ube(_given(values.next_q))
+    return member_variance(_given(values.reward)) + discount**2 * local
+
+
+def _critics_variance(values: Values, discount: float) -> jax.Array:
+    """The critics' variance itself, as an estimate of U."""
+    del discount
+    return ensemble_var(_given(values.q))
+
+
+def _given(x: jax.Array | None) -> jax.Array:
+    if x is None:
+        raise ValueError("the method reads values that were not computed for it; see `Method`")
+    return x
+
+
+METHODS: Mapping[str, Method] = types.MappingProxyType(
+    {
+        "ensemble_mean": Method(),
+        "ensemble_var": Method(direct=_critics_variance, min_groups=2),
+        "upper_bound": Method(local=_propagated_upper_bound, min_groups=2),
+        "pombu": Method(local=_propagated_pombu, min_models=2),
+        "exact_ube": Method(
+            local=_propagated_exact_ube, min_groups=2, min_models=2, compares_actions=True
+        ),
+    }
+)

@@ -1,6 +1,7 @@
 """The ensemble on systems whose answer is known."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -9,22 +10,15 @@ import numpy as np
 import pytest
 
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import networks, replay
+from qusac_jax.qusac import fitting, networks, replay
+from qusac_jax.qusac.config import DynamicsConfig
 
 MODEL = networks.Dynamics((32, 32), observation_size=2, num_members=3)
 CAPACITY = 2_000
-OPTIONS = {
-    "batch_size": 64,
-    "learning_rate": 3e-3,
-    "max_steps": 10**6,
-    "patience": 3,
-    "improvement": 0.01,
-    "holdout_every": 20,
-    "normalize_inputs": False,
-    "nll_beta": 0.75,
-    "stop_per_target": True,
-    "ema_decay": 0.99,
-}
+BATCH_SIZE = 64
+CONFIG = DynamicsConfig(
+    learning_rate=3e-3, max_steps=10**6, patience=3, max_epochs=60, holdout_every=20
+)
 # s' = s + s A + a B + noise, r = s C + noise.
 A = jnp.array([[-0.1, 0.2], [0.0, -0.3]])
 B = jnp.array([[0.5, -0.4]])
@@ -50,17 +44,20 @@ def fresh(key=0):
     return dynamics_lib.init(MODEL, jax.random.key(key), action_size=1, learning_rate=3e-3)
 
 
-@jax.jit
-def fit(dynamics, buffer, key):
-    return dynamics_lib.fit(MODEL, dynamics, buffer, key, max_epochs=60, **OPTIONS)
+@functools.partial(jax.jit, static_argnames=("config", "model"))
+def _fit(dynamics, buffer, key, config, model):
+    return fitting.fit(model, dynamics, buffer, key, config=config, batch_size=BATCH_SIZE)
+
+
+def fit(dynamics, buffer, key, model=MODEL, **changes):
+    """A compiled fit with the hyperparameters of `CONFIG`, but for the changes."""
+    return _fit(dynamics, buffer, key, dataclasses.replace(CONFIG, **changes), model)
 
 
 @pytest.fixture(scope="module")
 def fitted():
     buffer = replay.add(replay.init(CAPACITY, 2, 1), linear_gaussian(jax.random.key(0), CAPACITY))
-    options = OPTIONS | {"patience": 15}
-    long_fit = jax.jit(lambda d, b, k: dynamics_lib.fit(MODEL, d, b, k, max_epochs=150, **options))
-    return long_fit(fresh(), buffer, jax.random.key(1))
+    return fit(fresh(), buffer, jax.random.key(1), patience=15, max_epochs=150)
 
 
 def test_recovers_means_and_noise(fitted):
@@ -85,9 +82,8 @@ def test_predicted_noise_is_no_larger_than_the_errors(beta):
     # Rollouts draw from it: far above the errors, it ends what a policy could hold for long.
     data = linear_gaussian(jax.random.key(0), CAPACITY, noise_scale=0.005)
     buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
-    options = OPTIONS | {"patience": 30, "nll_beta": beta, "learning_rate": 1e-3}
-    long_fit = jax.jit(lambda d, b, k: dynamics_lib.fit(MODEL, d, b, k, max_epochs=150, **options))
-    dynamics, _ = long_fit(fresh(), buffer, jax.random.key(1))
+    changes = {"patience": 30, "max_epochs": 150, "nll_beta": beta, "learning_rate": 1e-3}
+    dynamics, _ = fit(fresh(), buffer, jax.random.key(1), **changes)
     test = linear_gaussian(jax.random.key(2), 500, noise_scale=0.005)
     mean, std = dynamics_lib.predict(MODEL, dynamics, test.observation, test.action)
     outcome = jnp.concatenate([test.next_observation, test.reward[:, None]], axis=1)
@@ -127,8 +123,7 @@ def test_reward_priors_make_members_disagree_where_there_are_no_data():
     def spreads(scale):
         model = dataclasses.replace(MODEL, reward_prior_scale=scale)
         start = dynamics_lib.init(model, jax.random.key(0), action_size=1, learning_rate=3e-3)
-        options = OPTIONS | {"max_epochs": 60}
-        end, _ = dynamics_lib.fit(model, start, buffer, jax.random.key(1), **options)
+        end, _ = fit(start, buffer, jax.random.key(1), model)
         spread = lambda s: dynamics_lib.predict(model, end, s, data.action)[0].std(0).mean(0)
         return start, end, spread(left), spread(-2.0 * left)
 
@@ -156,10 +151,7 @@ def test_a_reward_that_is_only_noise_does_not_stop_the_fit():
     noise = 100.0 * jax.random.normal(jax.random.key(4), (CAPACITY,))
     buffer = replay.add(replay.init(CAPACITY, 2, 1), data._replace(reward=noise))
     dynamics, report = fit(fresh(), buffer, jax.random.key(1))
-    assert int(report.epochs) > 2 * OPTIONS["patience"]
-    pooled = OPTIONS | {"stop_per_target": False, "max_epochs": 60}
-    _, early = dynamics_lib.fit(MODEL, fresh(), buffer, jax.random.key(1), **pooled)
-    assert int(early.epochs) < int(report.epochs)
+    assert int(report.epochs) > 2 * CONFIG.patience
     mean, _ = dynamics_lib.predict(MODEL, dynamics, data.observation, data.action)
     truth = data.observation + data.observation @ A + data.action @ B
     assert float(jnp.sqrt(jnp.mean(jnp.square(mean[..., :2] - truth)))) < 0.12
@@ -169,7 +161,7 @@ def test_a_reward_that_is_only_noise_does_not_stop_the_fit():
 def test_the_mean_is_pulled_by_the_variance_to_the_power_beta_less_one(beta):
     error, log_var = 0.3, jnp.array([-6.0, 0.0, 2.0])
     mean, target = jnp.full(3, 1.0 + error), jnp.ones(3)
-    loss = lambda mean, log_var: jnp.sum(dynamics_lib.weighted_nll(mean, log_var, target, beta))
+    loss = lambda mean, log_var: jnp.sum(fitting.weighted_nll(mean, log_var, target, beta))
     to_mean, to_log_var = jax.grad(loss, (0, 1))(mean, log_var)
     weight = np.exp(beta * log_var)
     np.testing.assert_allclose(to_mean, 2 * error * weight / np.exp(log_var), rtol=1e-5)
@@ -184,8 +176,8 @@ def test_weights_are_the_average_of_those_of_the_steps():
     buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
 
     def weights(steps, decay):
-        options = OPTIONS | {"improvement": 0.0, "max_epochs": steps, "ema_decay": decay}
-        return dynamics_lib.fit(MODEL, fresh(), buffer, jax.random.key(1), **options)[0].params
+        changes = {"improvement": 0.0, "max_epochs": steps, "ema_decay": decay}
+        return fit(fresh(), buffer, jax.random.key(1), **changes)[0].params
 
     decay = 0.8
     expected = jax.tree.map(
@@ -201,8 +193,8 @@ def test_averaged_weights_are_right_where_the_data_are():
     test = linear_gaussian(jax.random.key(2), 500, noise_scale=0.0)
 
     def measure(decay):
-        options = OPTIONS | {"ema_decay": decay, "max_epochs": 60, "learning_rate": 1e-2}
-        dynamics, _ = dynamics_lib.fit(MODEL, fresh(), buffer, jax.random.key(1), **options)
+        changes = {"ema_decay": decay, "learning_rate": 1e-2}
+        dynamics, _ = fit(fresh(), buffer, jax.random.key(1), **changes)
         mean, std = dynamics_lib.predict(MODEL, dynamics, test.observation, test.action)
         outcome = jnp.concatenate([test.next_observation, test.reward[:, None]], axis=1)
         rms = lambda x: float(jnp.sqrt(jnp.mean(jnp.square(x))))
@@ -219,31 +211,23 @@ def test_averaged_weights_are_right_where_the_data_are():
 
 def test_more_data_do_not_make_a_fit_longer():
     # 1900 and 950 slots to train on: 30 and 15 steps of 64 per epoch.
-    options = OPTIONS | {"patience": 100, "max_epochs": 9}
-
-    @jax.jit
-    def limited(buffer, max_steps):
-        key = jax.random.key(1)
-        return dynamics_lib.fit(MODEL, fresh(), buffer, key, **options | {"max_steps": max_steps})
-
+    limits = {"patience": 100, "max_epochs": 9}
     data = linear_gaussian(jax.random.key(0), CAPACITY)
     full = replay.add(replay.init(CAPACITY, 2, 1), data)
     half = full._replace(size=jnp.int32(CAPACITY // 2))
     for buffer, steps, epochs in [(full, 119, 3), (half, 119, 7), (half, 400, 9), (full, 29, 1)]:
-        _, report = limited(buffer, steps)
+        _, report = fit(fresh(), buffer, jax.random.key(1), max_steps=steps, **limits)
         assert report.epochs == epochs
 
 
 def test_filling_the_buffer_does_not_recompile():
-    step = jax.jit(
-        lambda d, b, k: dynamics_lib.fit(MODEL, d, b, k, max_epochs=2, **OPTIONS),
-    )
+    before = _fit._cache_size()
     buffer, dynamics = replay.init(CAPACITY, 2, 1), fresh()
     for i, count in enumerate([2, 50, 700]):
         buffer = replay.add(buffer, linear_gaussian(jax.random.key(i), count))
-        dynamics, report = step(dynamics, buffer, jax.random.key(i))
+        dynamics, report = fit(dynamics, buffer, jax.random.key(i), max_epochs=2)
         assert np.isfinite(report.holdout_mse).all()
-    assert step._cache_size() == 1
+    assert _fit._cache_size() == before + 1
 
 
 def test_never_trains_on_what_is_held_out():
@@ -264,14 +248,14 @@ def test_never_trains_on_what_is_held_out():
 
 @pytest.mark.parametrize("capacity", [12, 2**17, 2**17 + 1])
 def test_every_training_slot_is_visited_once_per_epoch(capacity):
-    order = dynamics_lib._shuffle(jax.random.key(0), jnp.int32(7), capacity, 3)
+    order = fitting.shuffle(jax.random.key(0), jnp.int32(7), capacity, 3)
     for row in np.asarray(order):
         assert sorted(row[:7]) == list(range(7))
     assert len({tuple(row[:7]) for row in np.asarray(order)}) == 3  # each its own order
 
 
 def test_every_training_slot_is_as_likely_at_every_place():
-    order = dynamics_lib._shuffle(jax.random.key(0), jnp.int32(7), 12, 7_000)
+    order = fitting.shuffle(jax.random.key(0), jnp.int32(7), 12, 7_000)
     counts = [np.bincount(place, minlength=7) for place in np.asarray(order[:, :7]).T]
     np.testing.assert_allclose(counts, 1_000, atol=150)  # five standard deviations
 
@@ -280,10 +264,7 @@ def test_the_first_epoch_is_accepted_although_the_old_weights_were_better(fitted
     # One epoch with a learning rate that is far too large, on the data that they were fitted to.
     dynamics, before = fitted
     buffer = replay.add(replay.init(CAPACITY, 2, 1), linear_gaussian(jax.random.key(0), CAPACITY))
-    options = OPTIONS | {"learning_rate": 0.1}
-    after, report = dynamics_lib.fit(
-        MODEL, dynamics, buffer, jax.random.key(4), max_epochs=1, **options
-    )
+    after, report = fit(dynamics, buffer, jax.random.key(4), max_epochs=1, learning_rate=0.1)
     assert (report.holdout_mse > 1.5 * before.holdout_mse).all()
     moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), dynamics.params, after.params)
     assert max(jax.tree.leaves(moved)) > 0.1
@@ -293,10 +274,7 @@ def test_inputs_are_scaled_by_the_statistics_of_the_buffer():
     data = linear_gaussian(jax.random.key(0), 300)
     data = data._replace(observation=100.0 + 10.0 * data.observation)
     buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
-    options = OPTIONS | {"normalize_inputs": True}
-    dynamics, _ = dynamics_lib.fit(
-        MODEL, fresh(), buffer, jax.random.key(1), max_epochs=1, **options
-    )
+    dynamics, _ = fit(fresh(), buffer, jax.random.key(1), max_epochs=1, normalize_inputs=True)
     inputs = np.concatenate([data.observation, data.action], axis=1)
     np.testing.assert_allclose(dynamics.input_mean, inputs.mean(0), rtol=1e-3)
     np.testing.assert_allclose(dynamics.input_std, inputs.std(0), rtol=1e-3)

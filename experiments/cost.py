@@ -1,0 +1,129 @@
+"""What training costs: floating-point operations by hand, and seconds from them.
+
+Counted are matrix products, 2 per multiplication and addition, a backward pass as two forward ones
+(one where only the gradient of the input is needed). Element-wise work is left out.
+"""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from qusac_jax import qusac
+from qusac_jax.qusac import uncertainty
+
+# Learning steps that are timed, after one that compiles.
+_TIMED_STEPS = 5
+# Epochs of a typical fit; it may take fewer, and up to `max_epochs`.
+_TYPICAL_EPOCHS = 3
+
+
+class Duration(NamedTuple):
+    """Seconds that a run will take, about."""
+
+    seconds: float  # of the run as it is
+    small_seconds: float | None  # at the small sizes; None if it has them already
+    steps_per_second: float  # learning steps, without fits of the model and rollouts
+
+    def describe(self, num_steps: int) -> str:
+        """A line for a person who has just started a run of that many steps."""
+        small = ""
+        if self.small_seconds is not None:
+            small = f"; --size=small would take {_rounded(self.small_seconds)}"
+        return (
+            f"{num_steps} steps will take about {_rounded(self.seconds)} "
+            f"({self.steps_per_second:.3g} learning steps/s here){small}"
+        )
+
+
+def _rounded(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.3g} h"
+
+
+def expected_duration(
+    learning_step: Callable[[], None], config: qusac.Config, task: qusac.Task, num_steps: int
+) -> Duration:
+    """Seconds of `num_steps` learning steps and the refreshes among them.
+
+    Refreshes are not measured: they are taken to do as many operations per second as updates.
+
+    Args:
+        learning_step: does one and waits for its result; called a few times.
+        config: hyperparameters.
+        task: the environment's sizes.
+        num_steps: that are left.
+    """
+    learning_step()
+    times = []
+    for _ in range(_TIMED_STEPS):
+        start = time.perf_counter()
+        learning_step()
+        times.append(time.perf_counter() - start)
+    seconds_per_step = statistics.median(times)
+    flops = config.updates_per_step * update_flops(config, task)
+    per_flop = seconds_per_step / flops
+    small = qusac.presets.small(config)
+    return Duration(
+        seconds=num_steps * per_flop * step_flops(config, task),
+        small_seconds=None if small == config else num_steps * per_flop * step_flops(small, task),
+        steps_per_second=1.0 / seconds_per_step,
+    )
+
+
+def step_flops(config: qusac.Config, task: qusac.Task) -> float:
+    """Of a learning step: its G updates and its share of the refreshes."""
+    updates = config.updates_per_step * update_flops(config, task)
+    return updates + refresh_flops(config, task) / config.fit_every
+
+
+def update_flops(config: qusac.Config, task: qusac.Task) -> float:
+    """Of one gradient update."""
+    batch, n = config.batch_size, config.num_members
+    inputs = task.observation_size + task.action_size
+    critic = _mlp_flops(inputs, config.critic_hidden, 1) * batch * config.num_critics
+    unet = _mlp_flops(inputs, config.unet_hidden, 1) * batch
+    actor = _actor_flops(config, task) * batch
+    groups = config.num_groups
+    # Critics: target forward, forward and backward; actor's pass: forward and input gradient.
+    total = critic * groups * (1 + 3 + 2) + actor * (groups + 3)
+    if config.uses_unet:
+        method = uncertainty.METHODS[config.method]
+        total += unet * (1 + 3 + 2) + actor
+        if method.min_models:
+            samples = config.gap_samples if method.compares_actions else 1
+            model = _model_flops(config, task) * batch
+            total += model * n + n * samples * (critic * groups + actor)
+        else:
+            total += critic * groups
+    return float(total)
+
+
+def refresh_flops(config: qusac.Config, task: qusac.Task) -> float:
+    """Of a typical fit on a full D, and of the rollouts; 0 without a model."""
+    if not config.uses_model:
+        return 0.0
+    model, n = _model_flops(config, task), config.num_members
+    epochs = min(_TYPICAL_EPOCHS, config.dynamics.max_epochs)
+    steps = min(epochs * -(-config.replay_capacity // config.batch_size), config.dynamics.max_steps)
+    fit = 3 * model * n * config.batch_size * steps
+    buffers = 1 + (n if config.critic_data == "member" else 0)
+    transitions = buffers * config.rollouts_per_step * config.fit_every * config.rollout_length
+    return float(fit + transitions * (model + _actor_flops(config, task)))
+
+
+def _model_flops(config: qusac.Config, task: qusac.Task) -> int:
+    inputs = task.observation_size + task.action_size
+    return _mlp_flops(inputs, config.dynamics.hidden, 2 * (task.observation_size + 1))
+
+
+def _actor_flops(config: qusac.Config, task: qusac.Task) -> int:
+    return _mlp_flops(task.observation_size, config.actor_hidden, 2 * task.action_size)
+
+
+def _mlp_flops(inputs: int, hidden: tuple[int, ...], outputs: int) -> int:
+    sizes = (inputs, *hidden, outputs)
+    return 2 * sum(a * b for a, b in itertools.pairwise(sizes))

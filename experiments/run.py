@@ -1,0 +1,379 @@
+"""What every run of the agent does, whatever it learns from: evaluate, log, save, resume, report.
+
+A program says in a subclass of `Run` how a step goes and which host state it has beside the
+agent's. Axes: R seeds, E evaluation episodes, O observation size, A action size. The agent's
+functions are written for one seed and mapped over R here.
+"""
+
+import abc
+import functools
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from experiments import plot, seeds
+from experiments.evaluation import Evaluation, evaluate
+from experiments.run_directory import RunDirectory
+from experiments.speed import Speed
+from qusac_jax import environments, qusac
+from qusac_jax.checkpoint import Checkpointer
+from qusac_jax.policy import save_policy
+
+# Evaluation environments draw their initial states from seeds that no training run uses.
+_EVAL_SEED_OFFSET = 1_000_003
+# More than this factor above its bound is more than rounding.
+_BOUND_TOLERANCE = 1.001
+# Of the last update, in every row of metrics.csv, also in those before the first update.
+_UPDATE_COLUMNS = ("actor_loss", "critic_loss", "unet_loss", "local_uncertainty")
+# Where a value that is not finite shows first: in the order of the update.
+_CAUSES = ("local_uncertainty", "unet_loss", "critic_loss", "mean_q", "actor_loss")
+
+
+class Run(abc.ABC):
+    """R seeds trained side by side; `step` counts the steps of the program per seed."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        env: str,
+        config: qusac.Config,
+        task: qusac.Task,
+        *,
+        run_seeds: Sequence[int],
+        num_steps: int,
+        action_cost: float,
+        eval_every: int,
+        eval_episodes: int,
+        checkpoint_every: int,
+        reward_threshold: float,
+        devices: Sequence[Any],
+    ):
+        """Builds evaluation environments and the state of a run that has not begun."""
+        self._directory = directory
+        self._env_name = env
+        self._config, self._task = config, task
+        self._seeds = list(run_seeds)
+        self._num_steps = num_steps
+        self._action_cost = action_cost
+        self._eval_every = eval_every
+        self._checkpoint_every = checkpoint_every
+        self._eval_env = environments.VectorEnvironment(
+            env,
+            [
+                (_EVAL_SEED_OFFSET * (s + 1) + e) % 2**32
+                for s in self._seeds
+                for e in range(eval_episodes)
+            ],
+            action_cost=action_cost,
+        )
+        self._checkpointer = Checkpointer(directory.checkpoints)
+        self._speed = Speed()
+        self._mapped = functools.partial(
+            seeds.mapped, placement=seeds.sharding(len(self._seeds), devices)
+        )
+        both = {"config": config, "task": task}
+        self._refresh = self._mapped(qusac.refresh, donate=(0,), **both)
+        self._diagnose = self._mapped(
+            qusac.diagnostics.diagnose, reward_threshold=reward_threshold, **both
+        )
+        self._act = self._mapped(qusac.act, **both)
+        self._finite_parts = self._mapped(qusac.diagnostics.finite_parts)
+        self._init = self._mapped(qusac.init, **both)
+        # One for the agent, one for the program, one for the diagnosis.
+        keys = seeds.keys(self._seeds, 3)
+        self._state: qusac.TrainState = self._init(keys[:, 0])
+        self._program_keys, self._diagnosis_keys = keys[:, 1], keys[:, 2]
+        self.step = 0
+        self._fit_mse = np.full((len(self._seeds), config.num_members), np.nan, np.float32)
+        self._fit_epochs = np.zeros(len(self._seeds), np.int32)
+
+    @abc.abstractmethod
+    def _advance(self) -> dict[str, jax.Array]:
+        """Takes one step or several, counts them in `step`, returns the last update's metrics."""
+
+    @abc.abstractmethod
+    def _host_state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the agent's state: NumPy arrays in fixed shapes."""
+
+    @abc.abstractmethod
+    def _set_host_state(self, host: dict[str, Any]) -> None:
+        """Continues from what `_host_state` returned."""
+
+    def _training_columns(self) -> dict[str, np.ndarray]:
+        """Columns of metrics.csv about the data that came in, `[R]` each."""
+        return {}
+
+    def _training_summary(self) -> dict[str, Any]:
+        """The same for summary.json."""
+        return {}
+
+    def resume(self, mode: str) -> None:
+        """Continues from a checkpoint of the run directory, if it has one.
+
+        Args:
+            mode: latest, latest_good (skip damaged ones) or never.
+
+        Raises:
+            CheckpointError: if the checkpoint cannot be read.
+            ValueError: with mode never, if there is one.
+        """
+        directory, steps = self._directory, self._checkpointer.steps()
+        if not steps:
+            self._start_over(mode)
+            return
+        if mode == "never":
+            raise ValueError(
+                f"resume is 'never', but {directory.path} has checkpoints at steps {steps}; "
+                "choose another workdir, or leave --resume out to continue"
+            )
+        restore = (
+            self._checkpointer.restore_latest_good
+            if mode == "latest_good"
+            else self._checkpointer.restore
+        )
+        restored = restore(self._state, self._all_host_state())
+        if restored.step > self._num_steps:
+            raise ValueError(
+                f"num_steps is {self._num_steps}, but {restored.step} steps are done in "
+                f"{directory.path}; use --num_steps={restored.step} or more"
+            )
+        directory.check_checkpoint(restored.step, restored.metadata)
+        self._state, host = restored.device, restored.host
+        self._eval_env.set_state(host["eval_env"])
+        self._set_host_state(host)
+        self._fit_mse, self._fit_epochs = host["fit_mse"], host["fit_epochs"]
+        # Everything that can be wrong with the checkpoint has been checked: now files may change.
+        directory.rewind(restored.metadata["metrics_size"], restored.step)
+        self._checkpointer.delete_after(restored.step)
+        directory.accept(restored.step)
+        self.step = restored.step
+        self._speed.restore(restored.metadata.get("speed", {}), self.step)
+        print(f"continuing at step {self.step}", flush=True)
+
+    def _start_over(self, mode: str) -> None:
+        directory = self._directory
+        if directory.metrics_size():
+            was_saved = directory.last_step() > directory.previous.get("checkpoint_every", 0)
+            if mode == "never" or was_saved or directory.read_summary():
+                raise ValueError(
+                    f"{directory.path} has results, but no checkpoint to continue from; "
+                    "put its checkpoints back, or choose another workdir"
+                )
+            # Killed before the first checkpoint: everything happens again.
+            directory.rewind(0, 0)
+        directory.accept(0)
+
+    def train(self, stopped: Callable[[], int | None]) -> int | None:
+        """Runs until `num_steps`, or until a signal comes, and saves what it did.
+
+        Args:
+            stopped: returns the number of a signal that came, or None.
+
+        Returns:
+            The signal's number, or None when all steps are done.
+
+        Raises:
+            ValueError: if the environment or the agent produces a value that is not finite.
+        """
+        number = stopped()
+        if number is not None:  # nothing has been done that is not saved
+            return number
+        bar = tqdm(
+            total=self._num_steps,
+            initial=self.step,
+            unit="step",
+            disable=not sys.stderr.isatty(),
+            dynamic_ncols=True,
+        )
+        with bar:
+            if self.step == 0:
+                self._evaluate(bar, {})
+            while self.step < self._num_steps:
+                before = self.step
+                metrics = self._advance()
+                bar.update(self.step - before)
+                if self.step % self._eval_every == 0 or self.step == self._num_steps:
+                    self._evaluate(bar, metrics)
+                number = stopped()
+                if number is not None:
+                    self._save()
+                    return number
+                if self.step % self._checkpoint_every == 0:
+                    self._save()
+            self._save()
+        return None
+
+    def finish(self, about: dict[str, Any]) -> None:
+        """Writes the policy, summary.json and the learning curve."""
+        config = self._config
+        save_policy(
+            self._directory.path / "policy",
+            self._state.actor,
+            hidden=config.actor_hidden,
+            action_size=self._task.action_size,
+            metadata={"env": self._env_name, "seeds": self._seeds, "step": self.step},
+        )
+        final = self._run_episodes()
+        rate = self._speed.learning_rate()
+        updates = config.updates_per_step * len(self._seeds)
+        self._directory.write_summary(
+            {
+                **about,
+                "seeds": self._seeds,
+                "steps": self.step,
+                "final_returns": final.episode_return.mean(1).tolist(),
+                "final_task_returns": final.episode_task_return.mean(1).tolist(),
+                **self._training_summary(),
+                "updates_per_second": None if rate is None else rate * updates,
+                "compilations": self._speed.compilations(),
+            }
+        )
+        plot.plot_learning_curves(
+            [self._directory.path], self._directory.path / "learning_curve.png"
+        )
+        self._directory.close()
+        self._checkpointer.close()
+
+    def record_video(self, path: pathlib.Path) -> None:
+        """Writes an mp4 of one episode of the first seed with the mean action."""
+        actor = jax.tree.map(lambda x: x[0], self._state.actor)
+        act = jax.jit(functools.partial(qusac.act, config=self._config, task=self._task))
+        environments.record_video(
+            self._env_name,
+            lambda observation: np.asarray(act(actor, observation)),
+            path,
+            action_cost=self._action_cost,
+        )
+
+    def _fit_and_roll_out(self) -> None:
+        """A refresh of the model, checked."""
+        self._state, report = self._refresh(self._state)
+        self._fit_mse = np.asarray(report.holdout_mse)
+        self._fit_epochs = np.asarray(report.epochs)
+        self._check_finite("held-out error of the dynamics", self._fit_mse)
+        self._check_finite("loss of the dynamics", np.asarray(report.train_loss))
+
+    def _check_update(self, metrics: dict[str, jax.Array], action: np.ndarray) -> None:
+        """Raises `ValueError` if the action is not finite, naming the cause."""
+        if not np.isfinite(action).all():
+            for name in [name for name in _CAUSES if name in metrics]:
+                self._check_finite(name, np.asarray(metrics[name]))
+            self._check_finite("action", action)
+
+    def _check_finite(self, name: str, value: np.ndarray) -> None:
+        if not np.isfinite(value).all():
+            steps = self._checkpointer.steps()
+            good = f"the last good checkpoint is {steps[-1]}" if steps else "there is no checkpoint"
+            rows = np.isfinite(value).reshape(len(self._seeds), -1)
+            wrong = [seed for seed, row in zip(self._seeds, rows, strict=True) if not row.all()]
+            raise ValueError(
+                f"training diverged at step {self.step}: {name} is not finite for seeds {wrong}; "
+                f"{good} in {self._directory.checkpoints}. Try smaller learning rates or risk"
+            )
+
+    def _run_episodes(self) -> Evaluation:
+        actor = self._state.actor
+        return evaluate(self._eval_env, lambda obs: self._act(actor, obs), len(self._seeds))
+
+    def _evaluate(self, bar: tqdm, metrics: dict[str, jax.Array]) -> None:
+        """Evaluates, logs a row per seed, prints a line."""
+        rate = self._speed.pace(self.step)
+        update = {name: np.asarray(value) for name, value in metrics.items()}
+        for name, value in update.items():
+            self._check_finite(name, value)
+        keys = jax.vmap(lambda k: jax.random.fold_in(k, self.step))(self._diagnosis_keys)
+        values = jax.tree.map(np.asarray, self._diagnose(self._state, keys))
+        rows = self._rows(self._run_episodes(), values, update)
+        timing = {
+            "steps_per_second": rate,
+            "learning_steps_per_second": self._speed.learning_rate(),
+        }
+        self._directory.log(rows, {name: value for name, value in timing.items() if value})
+        self._report(bar, rows, rate)
+        self._speed.restart(self.step)
+
+    def _rows(
+        self, episodes: Evaluation, values: dict[str, np.ndarray], update: dict[str, np.ndarray]
+    ) -> list[dict[str, float]]:
+        """A row of metrics.csv for each seed."""
+        nothing = np.full(len(self._seeds), np.nan)
+        columns = {
+            "step": np.full(len(self._seeds), self.step),
+            "seed": np.asarray(self._seeds),
+            "eval_return": episodes.episode_return.mean(1),
+            "eval_task_return": episodes.episode_task_return.mean(1),
+            "eval_return_min": episodes.episode_return.min(1),
+            "eval_return_max": episodes.episode_return.max(1),
+            **self._training_columns(),
+            **dict(sorted(values.items())),
+            "fit_epochs": self._fit_epochs,
+            **{f"holdout_mse_{n}": mse for n, mse in enumerate(self._fit_mse.T)},
+            **{name: update.get(name, nothing) for name in _UPDATE_COLUMNS},
+        }
+        return [
+            {name: float(column[i]) for name, column in columns.items()}
+            for i in range(len(self._seeds))
+        ]
+
+    def _report(self, bar: tqdm, rows: list[dict[str, float]], rate: float) -> None:
+        """Tells a person how the run is doing: in the progress bar, or as a line without one."""
+        mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+        bar.set_postfix(
+            {
+                "return": f"{mean['eval_return']:.1f}",
+                "Q": f"{mean['mean_q']:.2f}",
+                "sqrtU": f"{mean['mean_sqrt_u']:.3g}",
+                "alpha": f"{mean['alpha']:.2g}",
+            }
+        )
+        if bar.disable:
+            left = tqdm.format_interval((self._num_steps - self.step) / rate) if rate else "?"
+            print(
+                f"step {self.step}: return {mean['eval_return']:.1f} "
+                f"(task {mean['eval_task_return']:.1f}), Q {mean['mean_q']:.2f}, "
+                f"sqrt(U) {mean['mean_sqrt_u']:.3g}, alpha {mean['alpha']:.2g}; "
+                f"{rate:.1f} steps/s, {left} left",
+                flush=True,
+            )
+        for message in exceeded_bounds(self.step, rows):
+            bar.write(message, file=sys.stderr)
+
+    def _all_host_state(self) -> dict[str, Any]:
+        return {
+            **self._host_state(),
+            "eval_env": self._eval_env.state(),
+            "fit_mse": self._fit_mse,
+            "fit_epochs": self._fit_epochs,
+        }
+
+    def _save(self) -> None:
+        """Writes a checkpoint, unless it could not be continued."""
+        for name, finite in self._finite_parts(self._state).items():
+            self._check_finite(name, np.where(finite, 0.0, np.nan))
+        metadata = {
+            "metrics_size": self._directory.metrics_size(),
+            "identity": self._directory.identity(),
+            "speed": self._speed.state(),
+        }
+        self._checkpointer.save(self.step, self._state, self._all_host_state(), metadata)
+
+
+def exceeded_bounds(step: int, rows: Sequence[dict[str, float]]) -> list[str]:
+    """A warning for each row of metrics.csv whose U is larger than its inputs allow.
+
+    Args:
+        step: of the rows; at 0 nothing has been learned, and nothing is said.
+        rows: with `seed`, `max_sqrt_u` and `sqrt_u_bound`, NaN without a U-net.
+    """
+    return [
+        f"warning: step {step}, seed {row['seed']:.0f}: sqrt(U) reaches {row['max_sqrt_u']:.3g}, "
+        f"{row['max_sqrt_u'] / row['sqrt_u_bound'] - 1:.1%} more than the "
+        f"{row['sqrt_u_bound']:.3g} that the local uncertainty allows"
+        for row in rows
+        if step and row["max_sqrt_u"] > _BOUND_TOLERANCE * row["sqrt_u_bound"] > 0
+    ]

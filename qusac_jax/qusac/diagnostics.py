@@ -1,0 +1,152 @@
+"""What tells a person how a run is doing; nothing here has an influence on training.
+
+Axes: B batch, O observation size.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from qusac_jax.qusac import agent, learner, losses, networks, replay, uncertainty
+from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.dynamics import Dynamics
+from qusac_jax.task import Task
+
+Metrics = dict[str, jax.Array]
+
+# A transition with a larger reward counts as rewarded, unless the caller says otherwise.
+REWARD_THRESHOLD = 0.5
+# Batches of states that the statistics are taken over.
+_NUM_BATCHES = 8
+
+
+def diagnose(
+    state: agent.TrainState,
+    key: chex.PRNGKey,
+    *,
+    config: Config,
+    task: Task,
+    reward_threshold: float = REWARD_THRESHOLD,
+) -> Metrics:
+    """What tells a person why a run explores or not, on a large batch of model states.
+
+    States of D take their place as long as D_model is empty. Before the first step there are none,
+    and the values are those of the observation 0.
+
+    Args:
+        state: not donated.
+        key: consumed.
+        config: hyperparameters.
+        task: the environment's sizes.
+        reward_threshold: a transition with a larger reward counts as rewarded.
+
+    Returns:
+        Named scalars: `mean_q`, `mean_sqrt_u`, `max_sqrt_u`, `sqrt_u_bound` (the largest sqrt(U)
+        that the local uncertainty of recent batches allows; NaN without a U-net), `critic_spread`
+        (root of the mean variance over members), `alpha`, `entropy`, `rewarded_share_replay`,
+        `replay_size`, and with a model `rewarded_share_model`, `rewarded_predicted` (the part of
+        the reward of rewarded transitions in D, of at most B of them, that the model predicts in
+        the mean; 0 where there are none) and `noise_variance` (of the members' Gaussians, mean over
+        members, targets and D: with a good model about its held-out squared error).
+    """
+    source = state.replay if state.model_data is None else state.model_data
+    key_batch, key_values = jax.random.split(key)
+    count = _NUM_BATCHES * config.batch_size
+    real = replay.sample(state.replay, key_batch, count)
+    batch = jax.tree.map(
+        lambda model, real: jnp.where(source.size > 0, model, real),
+        replay.sample(source, key_batch, count),
+        real,
+    )
+    parts = learner.build(config, task.action_size)
+    metrics = describe_values(parts, state.learner, batch.observation, key_values)
+    metrics["rewarded_share_replay"] = rewarded_share(state.replay, reward_threshold)
+    metrics["replay_size"] = state.replay.size
+    if state.model_data is not None and state.dynamics is not None:
+        metrics["rewarded_share_model"] = rewarded_share(state.model_data, reward_threshold)
+        metrics["rewarded_predicted"] = _rewarded_predicted(
+            state.dynamics, state.replay, config, task, reward_threshold
+        )
+        _, std = agent.predict(
+            state.dynamics, real.observation, real.action, config=config, task=task
+        )
+        metrics["noise_variance"] = jnp.mean(jnp.square(std))
+    return metrics
+
+
+def describe_values(
+    parts: learner.Parts,
+    state: learner.Learner,
+    observation: jax.Array,
+    key: chex.PRNGKey,
+) -> Metrics:
+    """Statistics of Q and sqrt(U) at actions of the policy, see `diagnose`.
+
+    Args:
+        parts: of the learner.
+        state: its weights.
+        observation: `[B, O]`.
+        key: consumed.
+    """
+    action, log_prob = networks.sample_action(parts.actor, state.actor, observation, key)
+    q = networks.apply(parts.critic, state.critic, observation, action)
+    std = learner.value_std(parts, state, observation, action, q)
+    spread = uncertainty.ensemble_var(losses.group_value(q))
+    bound = jnp.sqrt(parts.config.u_per_local * state.local_max)
+    return {
+        "mean_q": jnp.mean(losses.group_value(q)),
+        "mean_sqrt_u": jnp.mean(std),
+        "max_sqrt_u": jnp.max(std),
+        "sqrt_u_bound": bound if parts.config.uses_unet else jnp.full((), jnp.nan),
+        "critic_spread": jnp.sqrt(jnp.mean(spread)),
+        "alpha": jnp.exp(state.log_temperature),
+        "entropy": -jnp.mean(log_prob),
+    }
+
+
+def finite_parts(state: agent.TrainState) -> dict[str, jax.Array]:
+    """Whether all numbers are finite, `[]` for each part of the learner and for the dynamics."""
+    parts = {**state.learner._asdict(), "dynamics": state.dynamics}
+    finite = lambda part: [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(part)]
+    return {name: jnp.all(jnp.array([True, *finite(part)])) for name, part in parts.items()}
+
+
+def rewarded_share(buffer: replay.Buffer, threshold: float) -> jax.Array:
+    """Share of the valid transitions whose reward exceeds `threshold`, `[]` in [0, 1]."""
+    return jnp.sum(_is_rewarded(buffer, threshold)) / jnp.maximum(buffer.size, 1)
+
+
+def rewarded_slots(
+    buffer: replay.Buffer, threshold: float, count: int
+) -> tuple[jax.Array, jax.Array]:
+    """The first `count` slots whose reward exceeds `threshold`, and which of them there are.
+
+    Args:
+        buffer: any.
+        threshold: reward units.
+        count: static, length of the result.
+
+    Returns:
+        `[count]` slots, filled up with 0, and `[count]` bool, false where filled up.
+    """
+    rewarded = _is_rewarded(buffer, threshold)
+    (slots,) = jnp.nonzero(rewarded, size=count, fill_value=0)
+    return slots, jnp.arange(count) < jnp.sum(rewarded)
+
+
+def _is_rewarded(buffer: replay.Buffer, threshold: float) -> jax.Array:
+    valid = jnp.arange(buffer.data.reward.shape[0]) < buffer.size
+    return valid & (buffer.data.reward > threshold)
+
+
+def _rewarded_predicted(
+    dynamics: Dynamics, buffer: replay.Buffer, config: Config, task: Task, threshold: float
+) -> jax.Array:
+    # Sampled rewards cannot tell: where the model expects 0 with a large variance, some exceed any
+    # threshold.
+    slots, is_rewarded = rewarded_slots(buffer, threshold, config.batch_size)
+    batch = jax.tree.map(lambda x: x[slots], buffer.data)
+    mean, _ = agent.predict(dynamics, batch.observation, batch.action, config=config, task=task)
+    predicted = jnp.sum(jnp.where(is_rewarded, jnp.mean(mean[..., -1], axis=0), 0.0))
+    actual = jnp.sum(jnp.where(is_rewarded, batch.reward, 0.0))
+    return predicted / jnp.where(jnp.any(is_rewarded), actual, 1.0)

@@ -1,0 +1,321 @@
+"""Fits the probabilistic ensemble by maximum likelihood (Algorithms 2, line 6, and 3, line 2).
+
+Every `holdout_every`-th slot of the buffer is never trained on, in any fit, so the held-out error
+is honest although the weights carry over from fit to fit. What is judged, kept and returned are
+not the weights that the gradient steps lead to but their exponential moving average since the fit
+began. At Adam's constant rate the weights do not come to rest: each member would be wrong by what
+its last few batches asked for, differently from the others, and where it has the most data, too.
+As the variances were fitted to the larger errors of the steps' weights, they are scaled down, per
+member and target, until their mean on held-out data is the mean squared error there.
+
+Array shapes do not depend on how full the buffer is, so nothing recompiles as it grows.
+
+Axes: N members, B batch, O observation size, A action size, C capacity of the buffer.
+"""
+
+import functools
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import optax
+
+from qusac_jax.qusac import networks, replay
+from qusac_jax.qusac.config import DynamicsConfig
+from qusac_jax.qusac.dynamics import Dynamics, optimizer, scale_inputs
+
+# What draws the soft bounds of the variances together (Chua et al., 2018, appendix A).
+_BOUND_WEIGHT = 0.01
+# Held-out examples that are predicted at once.
+_HOLDOUT_CHUNK = 256
+# Below this variance an input is constant: it carries no information, and dividing by its
+# deviation would carry noise.
+_MIN_INPUT_VARIANCE = 1e-12
+# Bits that a word leaves for the slot's number when an epoch is shuffled; see `shuffle`.
+_MAX_SLOT_BITS = 17
+
+
+class FitReport(NamedTuple):
+    """How a fit went."""
+
+    holdout_mse: jax.Array  # [N] squared error of the mean on held-out data, (s' - s, r) units
+    train_loss: jax.Array  # [N] negative log-likelihood of the last epoch
+    epochs: jax.Array  # [] int32, epochs run
+
+
+class _Problem(NamedTuple):
+    """What all epochs of a fit read."""
+
+    model: networks.Dynamics
+    config: DynamicsConfig
+    batch_size: int
+    dynamics: Dynamics  # as it was, with the scaling of the inputs that this fit uses
+    buffer: replay.Buffer
+    num_train: jax.Array  # [] slots to train on
+    num_steps: jax.Array  # [] gradient steps of an epoch
+
+
+class _Weights(NamedTuple):
+    """What a gradient step changes."""
+
+    params: networks.Params
+    opt_state: optax.OptState
+    average: networks.Params  # of the weights of this fit, not yet corrected for its start at 0
+    total_loss: jax.Array  # [N] over the steps of the epoch
+
+
+class _Progress(NamedTuple):
+    params: networks.Params
+    opt_state: optax.OptState
+    average: networks.Params
+    best_params: networks.Params
+    best_mse: jax.Array  # [N, O + 1] lowest held-out errors
+    kept_mse: jax.Array  # [N] held-out error of the best weights, mean over targets
+    kept_scale: jax.Array  # [N, O + 1] noise_scale of the best weights
+    train_loss: jax.Array  # [N]
+    stale: jax.Array  # [] epochs since a member improved
+    epoch: jax.Array  # []
+    key: chex.PRNGKey
+
+
+def fit(
+    model: networks.Dynamics,
+    dynamics: Dynamics,
+    buffer: replay.Buffer,
+    key: chex.PRNGKey,
+    *,
+    config: DynamicsConfig,
+    batch_size: int,
+) -> tuple[Dynamics, FitReport]:
+    """Trains all members on the buffer, each on its own shuffles of it.
+
+    Training stops when for `patience` epochs no member has lowered its held-out error of any
+    target, a component of s' - s or the reward, by the share `improvement`, compared with the
+    lowest so far; each member keeps the weights of its last improvement. In the mean over targets,
+    a reward that cannot be predicted yet would hide that the states still improve. The first epoch
+    is always accepted: against the weights from before it, which fit the previous data, the
+    comparison would freeze the model while the data changes.
+
+    However much data there are, a fit ends after `max_epochs` or the epochs that `max_steps`
+    gradient steps suffice for; the next call goes on from there.
+
+    Args:
+        model: the module.
+        dynamics: where to start from.
+        buffer: with at least two transitions.
+        key: consumed.
+        config: hyperparameters.
+        batch_size: B.
+
+    Returns:
+        The fitted ensemble and a report.
+    """
+    if config.normalize_inputs:
+        dynamics = _with_input_statistics(dynamics, buffer)
+    num_train = buffer.size - _num_holdout(buffer, config)
+    num_steps = (num_train + batch_size - 1) // batch_size
+    problem = _Problem(model, config, batch_size, dynamics, buffer, num_train, num_steps)
+    num_epochs = jnp.clip(config.max_steps // jnp.maximum(num_steps, 1), 1, config.max_epochs)
+
+    def unfinished(progress: _Progress) -> jax.Array:
+        return (progress.stale < config.patience) & (progress.epoch < num_epochs)
+
+    run_epoch = functools.partial(_run_epoch, problem)
+    end = jax.lax.while_loop(unfinished, run_epoch, _start(problem, key))
+    fitted = dynamics._replace(
+        params=end.best_params, opt_state=end.opt_state, noise_scale=end.kept_scale
+    )
+    return fitted, FitReport(end.kept_mse, end.train_loss, end.epoch)
+
+
+def _start(problem: _Problem, key: chex.PRNGKey) -> _Progress:
+    num_members, dynamics = problem.model.num_members, problem.dynamics
+    return _Progress(
+        params=dynamics.params,
+        opt_state=dynamics.opt_state,
+        average=jax.tree.map(jnp.zeros_like, dynamics.params),
+        best_params=dynamics.params,
+        best_mse=jnp.full((num_members, problem.model.observation_size + 1), jnp.inf),
+        kept_mse=jnp.zeros(num_members),
+        kept_scale=dynamics.noise_scale,
+        train_loss=jnp.zeros(num_members),
+        stale=jnp.int32(0),
+        epoch=jnp.int32(0),
+        key=key,
+    )
+
+
+def _run_epoch(problem: _Problem, progress: _Progress) -> _Progress:
+    """One pass over the training slots, and what the held-out ones say about it."""
+    key, key_shuffle = jax.random.split(progress.key)
+    num_members, config = problem.model.num_members, problem.config
+    capacity = problem.buffer.data.reward.shape[0]
+    max_train = capacity - capacity // config.holdout_every
+    order = shuffle(key_shuffle, problem.num_train, max_train, num_members)
+    start = _Weights(progress.params, progress.opt_state, progress.average, jnp.zeros(num_members))
+    step = functools.partial(_gradient_step, problem, order)
+    end = jax.lax.fori_loop(0, problem.num_steps, step, start)
+
+    count = (progress.epoch + 1) * problem.num_steps
+    averaged = optax.tree.bias_correction(end.average, config.ema_decay, count)
+    progress = _keep_better(problem, progress, averaged)
+    return progress._replace(
+        params=end.params,
+        opt_state=end.opt_state,
+        average=end.average,
+        train_loss=end.total_loss / jnp.maximum(problem.num_steps, 1),
+        epoch=progress.epoch + 1,
+        key=key,
+    )
+
+
+def _gradient_step(
+    problem: _Problem, order: jax.Array, i: jax.Array, weights: _Weights
+) -> _Weights:
+    """Step i of an epoch that visits the training slots in the order `[N, C]`."""
+    config = problem.config
+    index = i * problem.batch_size + jnp.arange(problem.batch_size)
+    # Training slots are those whose number is no multiple of holdout_every.
+    rank = jnp.take(order, index, axis=1, mode="clip")
+    slots = rank + rank // (config.holdout_every - 1) + 1
+    is_there = (index < problem.num_train).astype(jnp.float32)
+    loss = functools.partial(_loss, problem, slots, is_there)
+    (_, per_member), grads = jax.value_and_grad(loss, has_aux=True)(weights.params)
+    updates, opt_state = optimizer(config.learning_rate).update(grads, weights.opt_state)
+    params = optax.apply_updates(weights.params, updates)
+    average = optax.incremental_update(params, weights.average, 1.0 - config.ema_decay)
+    return _Weights(params, opt_state, average, weights.total_loss + per_member)
+
+
+def _loss(
+    problem: _Problem, slots: jax.Array, is_there: jax.Array, params: networks.Params
+) -> tuple[jax.Array, jax.Array]:
+    """Sum over members `[]`, and the members' losses `[N]`, on the slots `[N, B]`."""
+    beta = problem.config.nll_beta
+    inputs, targets = _examples(problem.dynamics, problem.buffer, slots)
+    mean, log_var = networks.apply(problem.model, params, inputs)
+    nll = jnp.mean(weighted_nll(mean, log_var, targets, beta), axis=-1)
+    per_member = jnp.sum(nll * is_there, axis=-1) / jnp.sum(is_there)
+    # The pull on the bounds weighs as little as the likelihood. At full weight it would lift the
+    # lower one until beta balances it: far above the noise.
+    bounds = params["params"]
+    width = bounds["max_log_var"] - bounds["min_log_var"]
+    pull = width * jnp.mean(nll_weight(log_var, beta), axis=1)
+    return jnp.sum(per_member) + _BOUND_WEIGHT * jnp.sum(pull), per_member
+
+
+def _keep_better(problem: _Problem, progress: _Progress, averaged: networks.Params) -> _Progress:
+    """Takes over the averaged weights of the members that they improve."""
+    config = problem.config
+    mse, variance = _holdout_errors(problem, averaged)
+    # Never up: one reward that nobody expected would make every predicted reward noisy.
+    scale = jnp.sqrt(jnp.minimum(mse / variance, 1.0)) if config.ema_decay else jnp.ones_like(mse)
+    improved = jnp.any(mse < progress.best_mse * (1.0 - config.improvement), axis=-1)  # [N]
+    better = (progress.epoch == 0) | improved
+
+    def keep(new: jax.Array, old: jax.Array) -> jax.Array:
+        return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    return progress._replace(
+        best_params=jax.tree.map(keep, averaged, progress.best_params),
+        best_mse=jnp.minimum(mse, progress.best_mse),
+        kept_mse=keep(jnp.mean(mse, axis=-1), progress.kept_mse),
+        kept_scale=keep(scale, progress.kept_scale),
+        stale=jnp.where(jnp.any(better), 0, progress.stale + 1),
+    )
+
+
+def weighted_nll(
+    mean: jax.Array, log_var: jax.Array, target: jax.Array, beta: float | jax.Array
+) -> jax.Array:
+    """Negative log-likelihood times the predicted variance to the power `beta`, elementwise.
+
+    Under plain likelihood (`beta` = 0) a target weighs on the mean with its inverse variance. A
+    sparse reward, seen a few times among thousands of nearly noise-free targets, is then explained
+    by a large variance and not by the mean. With 1, the means are fitted by squared error.
+
+    Args:
+        mean: `[...]` of the Gaussian.
+        log_var: `[...]`, its log variance.
+        target: `[...]`.
+        beta: in [0, 1].
+
+    Returns:
+        `[...]` the loss without its constant; no gradient flows through the weight.
+
+    Source: Seitzer et al. (2022), "On the Pitfalls of Heteroscedastic Uncertainty Estimation".
+    """
+    nll = jnp.square(mean - target) * jnp.exp(-log_var) + log_var
+    return nll * nll_weight(log_var, beta)
+
+
+def nll_weight(log_var: jax.Array, beta: float | jax.Array) -> jax.Array:
+    """The factor `[...]` of `weighted_nll`, which no gradient flows through."""
+    return jax.lax.stop_gradient(jnp.exp(beta * log_var))
+
+
+def shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_rows: int) -> jax.Array:
+    """`[num_rows, max_length]`: in each row, a random order of 0..length - 1 comes first."""
+    bits = max(max_length - 1, 1).bit_length()
+    if bits > _MAX_SLOT_BITS:
+        draws = jax.random.uniform(key, (num_rows, max_length))
+        return jnp.argsort(jnp.where(jnp.arange(max_length) < length, draws, jnp.inf), axis=-1)
+    # Sorting single words is several times faster than sorting pairs, so the numbers travel in the
+    # low bits of the random words. Above them, one bit sends the rest to the end. Numbers whose
+    # random bits are the same stay in order, which does no harm while they are few: with 14 bits
+    # and more, eight on average.
+    draws = jax.random.bits(key, (num_rows, max_length), jnp.uint32) >> 1 >> bits << bits
+    number = jnp.arange(max_length, dtype=jnp.uint32)
+    rest = (number >= length).astype(jnp.uint32) << 31
+    words = jnp.sort(draws | rest | number, axis=-1)
+    return (words & ((1 << bits) - 1)).astype(jnp.int32)
+
+
+def _num_holdout(buffer: replay.Buffer, config: DynamicsConfig) -> jax.Array:
+    return (buffer.size + config.holdout_every - 1) // config.holdout_every
+
+
+def _examples(
+    dynamics: Dynamics, buffer: replay.Buffer, slots: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Inputs `[..., O + A]` and targets (s' - s, r) `[..., O + 1]` at the slots `[...]`."""
+    batch = jax.tree.map(lambda x: x[slots], buffer.data)
+    delta = batch.next_observation - batch.observation
+    targets = jnp.concatenate([delta, batch.reward[..., None]], axis=-1)
+    return scale_inputs(dynamics, batch.observation, batch.action), targets
+
+
+def _holdout_errors(problem: _Problem, params: networks.Params) -> tuple[jax.Array, jax.Array]:
+    """Errors on slots 0, holdout_every, 2 holdout_every, ...
+
+    Returns:
+        `[N, O + 1]` mean squared errors, and the means of the variances that the weights predict.
+    """
+    model, buffer = problem.model, problem.buffer
+    every = problem.config.holdout_every
+    num_holdout = _num_holdout(buffer, problem.config)
+
+    def add_chunk(i: jax.Array, totals: tuple[jax.Array, jax.Array]):
+        index = i * _HOLDOUT_CHUNK + jnp.arange(_HOLDOUT_CHUNK)
+        slots = jnp.minimum(index * every, buffer.data.reward.shape[0] - 1)
+        inputs, targets = _examples(problem.dynamics, buffer, slots)
+        mean, log_var = networks.apply(model, params, inputs)
+        valid = (index < num_holdout)[:, None]
+        add = lambda total, x: total + jnp.sum(jnp.where(valid, x, 0.0), axis=-2)
+        return jax.tree.map(add, totals, (jnp.square(mean - targets), jnp.exp(log_var)))
+
+    num_chunks = (num_holdout + _HOLDOUT_CHUNK - 1) // _HOLDOUT_CHUNK
+    zeros = jnp.zeros((model.num_members, model.observation_size + 1))
+    totals = jax.lax.fori_loop(0, num_chunks, add_chunk, (zeros, zeros))
+    return jax.tree.map(lambda total: total / jnp.maximum(num_holdout, 1), totals)
+
+
+def _with_input_statistics(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:
+    inputs = jnp.concatenate([buffer.data.observation, buffer.data.action], axis=-1)
+    valid = (jnp.arange(inputs.shape[0]) < buffer.size)[:, None]
+    count = jnp.maximum(buffer.size, 1)
+    mean = jnp.sum(jnp.where(valid, inputs, 0.0), axis=0) / count
+    var = jnp.sum(jnp.where(valid, jnp.square(inputs - mean), 0.0), axis=0) / count
+    std = jnp.where(var > _MIN_INPUT_VARIANCE, jnp.sqrt(var), 1.0)
+    return dynamics._replace(input_mean=mean, input_std=std)

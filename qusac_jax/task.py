@@ -1,0 +1,23 @@
+"""What an agent must know of its environment."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+
+# (observation [..., O], action [..., A], next_observation [..., O]) -> whether the episode ends
+# there [...] bool. Traceable, over any leading axes. A time limit is no end.
+TerminationFn = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Sizes and termination of an environment; hashable, so static under `jit`.
+
+    `qusac_jax.environments.Spec.task` makes it for an environment that the library built; for one
+    of your own, name the sizes yourself.
+    """
+
+    observation_size: int  # O
+    action_size: int  # A, every action in [-1, 1]
+    termination: TerminationFn  # when an episode ends, for what the model predicts
