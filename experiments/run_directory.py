@@ -14,6 +14,8 @@ from typing import IO, Any
 import jax
 import tensorboardX
 
+from experiments.run_reader import flatten, read_json
+
 _PACKAGES = [
     "qusac_jax",
     "jax",
@@ -55,7 +57,7 @@ class RunDirectory:
         existing = self.path / "config.json"
         self.previous: dict[str, Any] = {}  # config.json as the last process left it
         if existing.is_file():
-            self.previous = _read_json(existing)
+            self.previous = read_json(existing, "choose another workdir")
             _check_same(f"workdir {str(path)!r}", self.previous, config)
         elif self.path.is_dir() and any(p.name not in _UNFINISHED for p in self.path.iterdir()):
             raise ValueError(
@@ -74,7 +76,7 @@ class RunDirectory:
 
     def identity(self) -> dict[str, Any]:
         """The values that decide the run's results, to be kept in a checkpoint."""
-        return {k: v for k, v in _flatten(self._config).items() if k.split(".")[0] not in _FREE}
+        return {k: v for k, v in flatten(self._config).items() if k.split(".")[0] not in _FREE}
 
     def check_checkpoint(self, step: int, metadata: dict[str, Any]) -> None:
         """Raises `ValueError` if a checkpoint was made by a run with other values than this one.
@@ -193,7 +195,7 @@ class RunDirectory:
             ValueError: if it cannot be read.
         """
         path = self.path / "summary.json"
-        return _read_json(path) if path.exists() else {}
+        return read_json(path, "choose another workdir") if path.exists() else {}
 
     def close(self) -> None:
         """Closes the event file."""
@@ -247,7 +249,7 @@ def _lock(path: pathlib.Path) -> IO[str]:
 
 
 def _check_same(what: str, old: dict[str, Any], new: dict[str, Any]) -> None:
-    old, new = _flatten(old), _flatten(new)
+    old, new = flatten(old), flatten(new)
     differing = [
         f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
         for key in sorted(old.keys() | new.keys())
@@ -258,26 +260,6 @@ def _check_same(what: str, old: dict[str, Any], new: dict[str, Any]) -> None:
             f"{what} belongs to a run with other values ({'; '.join(differing)}); "
             "use the same values to continue it, or another workdir"
         )
-
-
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
-def _read_json(path: pathlib.Path) -> Any:
-    try:
-        content = json.loads(path.read_text())
-        if not isinstance(content, dict):
-            raise ValueError("it is not a JSON object")
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); choose another workdir") from error
-    return content
 
 
 def _write_json(path: pathlib.Path, content: Any) -> None:

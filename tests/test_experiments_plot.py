@@ -1,15 +1,14 @@
 """Reading runs, statistics by hand, figures, and bad input of the plotting command."""
 
 import csv
+import dataclasses
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from experiments import plot, results
+from experiments import figures, plot, results, run_reader, style
 
 HEADER = "step,seed,eval_return,eval_task_return,mean_q"
 
@@ -34,7 +33,7 @@ def rows_for(seeds, finals, steps=(0, 100, 200)):
 
 def test_mean_and_standard_error_by_hand(tmp_path):
     run = write_run(tmp_path / "a", "pendulum", "upper_bound", rows_for([0, 1], [100.0, 300.0]))
-    grouped = results.group(results.read_runs([run]))
+    grouped = results.group(run_reader.read_runs([run]))
     summary = results.summarize(grouped["pendulum"]["upper_bound"])
     np.testing.assert_array_equal(summary.x, [0, 100, 200])
     np.testing.assert_allclose(summary.mean, [0, 100, 200])
@@ -51,7 +50,7 @@ def test_groups_by_preset_or_method_over_directories(tmp_path):
         write_run(tmp_path / "d", "acrobot", "pombu", rows_for([0], [4.0])),
         tmp_path,  # is no run
     ]
-    grouped = results.group(results.read_runs(runs))
+    grouped = results.group(run_reader.read_runs(runs))
     assert {env: list(by_label) for env, by_label in grouped.items()} == {
         "acrobot": ["pombu"],
         "pendulum": ["mbpo", "upper_bound"],
@@ -64,7 +63,7 @@ def test_other_evaluation_points_are_interpolated_and_the_shortest_ends_the_mean
         write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [200.0], (0, 100, 200))),
         write_run(tmp_path / "b", "pendulum", "pombu", rows_for([1], [150.0], (0, 50, 150))),
     ]
-    summary = results.summarize(results.read_runs(runs))
+    summary = results.summarize(run_reader.read_runs(runs))
     np.testing.assert_array_equal(summary.x, [0, 50, 100, 150])
     np.testing.assert_allclose(summary.mean, [0, 50, 100, 150])  # both have slope 1
 
@@ -72,7 +71,7 @@ def test_other_evaluation_points_are_interpolated_and_the_shortest_ends_the_mean
 def test_moving_average_by_hand(tmp_path):
     rows = [(step, 0, value, value, 0) for step, value in enumerate([1.0, 2.0, 6.0, 7.0])]
     run = write_run(tmp_path / "a", "pendulum", "pombu", rows)
-    (curve,) = results.read_runs([run], smooth=2)
+    (curve,) = run_reader.read_runs([run], smooth=2)
     np.testing.assert_allclose(curve.y, [1.0, 1.5, 4.0, 6.5])
     assert curve.final_return == 7.0  # the table tells the last evaluation itself
 
@@ -80,7 +79,7 @@ def test_moving_average_by_hand(tmp_path):
 @pytest.mark.parametrize("tail", ["300,0,9", "300,0,9,9,9", "3"])
 def test_an_incomplete_last_line_is_ignored(tmp_path, tail):
     run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [5.0]), tail=tail)
-    (curve,) = results.read_runs([run])
+    (curve,) = run_reader.read_runs([run])
     assert curve.x[-1] == 200
     assert curve.final_return == 5.0
 
@@ -95,7 +94,7 @@ def test_normalized_scores_by_hand(tmp_path):
         ),
         write_run(tmp_path / "e", "acrobot", "pombu", rows_for([0], [1.0])),  # without sac
     ]
-    scores = results.normalized_final_returns(results.group(results.read_runs(runs)))
+    scores = results.normalized_final_returns(results.group(run_reader.read_runs(runs)))
     # Tasks in alphabetical order: gym between the worst (-1000) and the best (-200), then / 1000.
     np.testing.assert_allclose(scores["pombu"], [[1.0, 0.1], [0.75, 0.3]])
     np.testing.assert_allclose(scores["sac"], [[0.0, 0.9]])
@@ -121,7 +120,7 @@ def test_command_writes_everything(tmp_path, capsys):
         for method, final in (("upper_bound", 800.0), ("ensemble_mean", 100.0)):
             rows = rows_for([0, 1, 2], [final, final + 30, final + 60])
             runs.append(str(write_run(tmp_path / f"{env}-{method}", env, method, rows)))
-    plot.main([*runs, f"--output={tmp_path / 'out'}"])
+    assert plot.main(["plot", *runs, f"--output={tmp_path / 'out'}"]) == 0
     assert sorted(os.listdir(tmp_path / "out")) == [
         "aggregate.csv",
         "aggregate.png",
@@ -170,36 +169,41 @@ def test_learning_curves_of_one_run(tmp_path):
 def test_bad_runs_are_named(tmp_path, make_bad, message):
     make_bad(tmp_path / "bad")
     with pytest.raises(ValueError, match=message):
-        results.read_runs([tmp_path / "bad"])
+        run_reader.read_runs([tmp_path / "bad"])
 
 
 def test_bad_configuration_and_options(tmp_path):
     run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [5.0]))
     with pytest.raises(ValueError, match="smooth must be at least 1"):
-        results.read_runs([run], smooth=0)
+        run_reader.read_runs([run], smooth=0)
     with pytest.raises(ValueError, match="no column episode"):
-        results.read_runs([run], x="episode")
+        run_reader.read_runs([run], x="episode")
     (run / "config.json").write_text('{"env": "pendulum"}')
     with pytest.raises(ValueError, match="has no method, preset"):
-        results.read_runs([run])
+        run_reader.read_runs([run])
     (run / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json cannot be read"):
-        results.read_runs([run])
+        run_reader.read_runs([run])
 
 
-def test_mistakes_end_the_command_with_code_2_and_no_traceback(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    finished = subprocess.run(
-        [sys.executable, "-m", "experiments.plot", str(tmp_path / "nothing")],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 2
-    assert finished.stderr.startswith("error: runs: found no run")
-    assert "Traceback" not in finished.stderr
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{}/nothing"], "error: runs: found no run in "),
+        ([], "error: arguments are missing: run directories"),
+        (["{}", "--smoth=3"], "error: --smoth is no flag (did you mean '--smooth'?)"),
+        (["{}", "--output=/proc/here"], "error: output '/proc/here/learning_curves.png' cannot"),
+        (["{}", "--output={}/file"], "file/learning_curves.png' cannot be written"),
+    ],
+)
+def test_mistakes_end_the_command_with_code_2_and_one_line(tmp_path, capsys, arguments, message):
+    (tmp_path / "file").write_text("")
+    given = [argument.format(tmp_path) for argument in arguments]
+    out = [] if any("output" in argument for argument in given) else [f"--output={tmp_path}"]
+    assert plot.main(["plot", *given, *out]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
 def test_runs_with_other_settings_are_told_apart(tmp_path):
@@ -209,7 +213,7 @@ def test_runs_with_other_settings_are_told_apart(tmp_path):
         (run / "config.json").write_text(
             json.dumps(config | {"config": {"clip_u": clip_u, "risk": 1.0}})
         )
-    grouped = results.group(results.read_runs(runs))
+    grouped = results.group(run_reader.read_runs(runs))
     assert set(grouped["pendulum"]) == {"pombu clip_u=True", "pombu clip_u=False"}
     # Seed 0 with clip_u=False is there twice and counts once.
     assert len(grouped["pendulum"]["pombu clip_u=False"]) == 1
@@ -223,13 +227,138 @@ def test_broken_runs_do_not_hide_the_others(tmp_path, capsys):
     binary = write_run(tmp_path / "binary", "pendulum", "pombu", rows_for([0], [5.0]))
     (binary / "metrics.csv").write_bytes(b"\xff\xfe\x00")
     runs = [tmp_path / "list", tmp_path / "types", binary, good]
-    assert [curve.run for curve in results.read_runs(runs)] == [good]
+    assert [curve.run for curve in run_reader.read_runs(runs)] == [good]
     assert capsys.readouterr().err.count("warning: runs:") == 3
 
 
-def test_a_method_keeps_its_colour_and_its_settings_differ_by_line():
-    styles = plot._styles(["new k=1", "mbpo", "upper_bound k=1", "upper_bound k=2", "new k=2"])
-    assert styles["upper_bound k=1"][0] == styles["upper_bound k=2"][0] != styles["mbpo"][0]
-    assert styles["new k=1"][0] == styles["new k=2"][0] != styles["upper_bound k=1"][0]
-    assert len(set(styles.values())) == 5
-    assert plot._styles(["mbpo"])["mbpo"] == styles["mbpo"]
+def with_settings(run, **settings):
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"config": settings}))
+    return run
+
+
+def test_methods_keep_their_colours_and_settings_have_lines_and_letters(tmp_path):
+    def run(method, seed, **settings):
+        path = tmp_path / f"{method}{seed}"
+        rows = rows_for([seed], [5.0])
+        return with_settings(write_run(path, "pendulum", method, rows), **settings)
+
+    curves = run_reader.read_runs(
+        [
+            run("upper_bound", 0, risk=1.0, rollout_length=5),
+            run("upper_bound", 1, risk=1.0, rollout_length=25),
+            run("upper_bound", 2, risk=0.3, rollout_length=25),
+            run("new", 0, risk=0.0, rollout_length=25),
+            run("new", 1, risk=0.0, rollout_length=5),
+            run("new", 2, risk=0.0, rollout_length=25),
+        ]
+    )
+    looks, spelled = figures.looks_of(curves)
+    upper_bound = {
+        curve.seed: looks[curve.env, curve.label] for curve in curves if curve.name == "upper_bound"
+    }
+    new = {curve.seed: looks[curve.env, curve.label] for curve in curves if curve.name == "new"}
+    # Rollouts of 25 steps and a risk of 1 are the commonest where such settings differ; all runs of
+    # the other method have the same risk.
+    assert spelled == {
+        "a": "risk=1.0   rollout_length=25",
+        "b": "a, but rollout_length=5",
+        "c": "a, but risk=0.3",
+    }
+    assert [upper_bound[seed].letter for seed in range(3)] == ["b", "a", "c"]
+    assert [new[seed].letter for seed in range(3)] == ["a", "b", "a"]
+    assert {look.color for look in upper_bound.values()} == {style.COLORS["upper_bound"]}
+    assert {look.color for look in new.values()}.isdisjoint({style.COLORS["upper_bound"]})
+    assert upper_bound[1].line == new[0].line == "-" != upper_bound[0].line == new[1].line
+    assert style.colors(["mbpo", "z"])["mbpo"] == style.colors(["mbpo"])["mbpo"]
+    # One run is nothing to tell apart.
+    assert figures.looks_of(curves[:1])[1] == {}
+
+
+def test_settings_that_only_some_runs_know(tmp_path):
+    known, gone = [{"risk": 1.0}, {}], [{"no_longer_there": 1.0}, {}]
+    assert run_reader.differing(known) == ["risk"]
+    assert run_reader.describe({}, ["risk"]) == ["no risk"]
+    assert run_reader.differing(gone) == []  # today's programs do not know it
+    assert run_reader.differing([*gone, {"no_longer_there": 2.0}]) == ["no_longer_there"]
+
+
+def test_infinite_and_huge_values_are_left_out_with_a_warning(tmp_path, capsys):
+    rows = rows_for([0, 1], [5.0, 7.0], (0, 100, 200, 300))
+    for row, value in ((2, 1e308), (3, "inf"), (4, "-inf")):
+        rows[row] = (*rows[row][:2], value, *rows[row][3:])
+    rows += [(400, 0, "nan", "nan", 0)]
+    run = write_run(tmp_path / "a", "pendulum", "pombu", rows)
+    curves = run_reader.read_runs([run])
+    assert [list(curve.x) for curve in curves] == [[0, 300], [0, 200, 300]]
+    assert "has infinite values, or some beyond 1e+100, in 3 of 9 lines" in capsys.readouterr().err
+    assert plot.main(["plot", str(run), f"--output={tmp_path}"]) == 0
+    only = write_run(tmp_path / "b", "pendulum", "pombu", [(0, 0, "inf", 1, 1)])
+    assert plot.main(["plot", str(only), f"--output={tmp_path}"]) == 2
+    assert "error: runs: found 1 runs without an evaluation" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", ["inf", "nan", "0.5", "1e300"])
+def test_seeds_that_are_no_integers_are_damage(tmp_path, seed):
+    run = write_run(tmp_path / "a", "pendulum", "pombu", [(0, seed, 1, 1, 1)])
+    with pytest.raises(ValueError, match="seeds that are no integers"):
+        run_reader.read_runs([run])
+
+
+@pytest.mark.parametrize("field", ["env", "method", "preset"])
+def test_an_empty_name_is_a_missing_one(tmp_path, field):
+    run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [5.0]))
+    config = json.loads((run / "config.json").read_text()) | {field: " "}
+    (run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"has no {field}; leave this run out"):
+        run_reader.read_runs([run])
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 3000, "$\\frac{$", "_hidden", "a\nb\x00\x1b[31m", "\ud800", "方法", "a|b%s{}"]
+)
+def test_odd_names_are_drawn_and_written(tmp_path, name):
+    run = write_run(tmp_path / "a", name, name, rows_for([0, 1], [5.0, 6.0]))
+    with_settings(run, **{name: name})
+    other = write_run(tmp_path / "b", name, name, rows_for([2], [5.0]))
+    with_settings(other, **{name: name * 2})
+    assert plot.main(["plot", str(run), str(other), f"--output={tmp_path}"]) == 0
+    assert (tmp_path / "learning_curves.png").stat().st_size < 500_000
+    assert "\x00" not in (tmp_path / "learning_curves.csv").read_text(encoding="utf-8")
+
+
+def test_seeds_without_a_common_range_are_named(tmp_path, capsys):
+    runs = [
+        write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [5.0], (0, 100))),
+        write_run(tmp_path / "b", "pendulum", "pombu", rows_for([1], [5.0], (200, 300))),
+        write_run(tmp_path / "c", "pendulum", "mbpo", rows_for([1], [5.0], (200, 300))),
+    ]
+    assert plot.main(["plot", *map(str, runs), f"--output={tmp_path}"]) == 0
+    error = capsys.readouterr().err
+    assert "the seeds of pendulum pombu have no part of the x axis in common" in error
+    assert "seed 0 from 0 to 100, seed 1 from 200 to 300" in error
+    with (tmp_path / "learning_curves.csv").open() as file:
+        assert {row["method"] for row in csv.DictReader(file)} == {"mbpo"}
+    assert plot.main(["plot", *map(str, runs[:2]), f"--output={tmp_path}"]) == 2
+
+
+def test_hyperparameters_of_a_time_without_groups_have_todays_names(tmp_path, monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Dynamics:
+        hidden: int = 8
+        nll_beta: float = 0.75
+        max_epochs: int = 50
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        risk: float = 1.0
+        dynamics: Dynamics = Dynamics()
+
+    monkeypatch.setattr(run_reader, "Config", Config)
+    rows = rows_for([0], [5.0])
+    old = write_run(tmp_path / "old", "pendulum", "pombu", rows)
+    with_settings(old, risk=1.0, dynamics_hidden=8, nll_beta=0.75, fit_max_epochs=50)
+    new = write_run(tmp_path / "new", "pendulum", "pombu", rows)
+    with_settings(new, risk=1.0, dynamics={"hidden": 8, "nll_beta": 0.5, "max_epochs": 50})
+    labels = [curve.label for curve in run_reader.read_runs([old, new])]
+    assert labels == ["pombu dynamics.nll_beta=0.75", "pombu dynamics.nll_beta=0.5"]

@@ -1,0 +1,204 @@
+"""Figures of deep runs: learning curves, one panel per task, and aggregates over tasks."""
+
+import collections
+import pathlib
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from experiments import results, run_reader, style
+from experiments.run_reader import Curve
+
+_SPELLED = 72  # letters of a line that spells settings out
+
+
+class Look(NamedTuple):
+    """How a curve is drawn."""
+
+    name: str
+    color: str
+    letter: str  # of its settings
+    line: Any
+
+
+@matplotlib.rc_context(style.RC)
+def draw_curves(
+    curves: Sequence[Curve], path: pathlib.Path, *, x: str, y: str
+) -> list[results.Summary]:
+    """Draws curves that were read, and returns what was drawn.
+
+    Methods that cannot be averaged, because their seeds share no part of the x axis, are left out
+    with a warning.
+
+    Raises:
+        ValueError: if nothing is left.
+    """
+    summaries = _summaries(results.group(curves))
+    looks, spelled = looks_of(curves)
+    num_columns = min(len(summaries), 3)
+    num_rows = -(-len(summaries) // num_columns)
+    width = max(4.0 * num_columns, 5.5)
+    lines_spelled = sum(1 + text.count("\n") for text in spelled.values())
+    height = 2.9 * num_rows + 0.5 + 0.16 * lines_spelled / max(1, width // 6)
+    figure = Figure((width, height), layout="constrained")
+    panels = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
+    for panel, (env, per_env) in zip(panels, summaries.items(), strict=False):
+        _draw_panel(panel, env, per_env, looks, x)
+    for panel in panels[len(summaries) :]:
+        panel.set_visible(False)
+    for panel in panels[::num_columns]:
+        panel.set_ylabel(style.text(y.replace("_", " ")))
+    drawn = [looks[s.env, s.label] for per_env in summaries.values() for s in per_env]
+    colors = {look.name: look.color for look in sorted(drawn)}
+    methods = [style.line_sample(style.text(name), color=colors[name]) for name in colors]
+    style.legend(figure, methods, where="upper")
+    if spelled:
+        lines = {look.letter: look.line for look in looks.values()}
+        settings = [
+            style.line_sample(f"{letter}   {text}", line=lines[letter], width=1.4)
+            for letter, text in spelled.items()
+        ]
+        title = "settings in which runs of one method on one task differ"
+        style.legend(figure, settings, where="lower", columns=max(1, int(width // 6)), title=title)
+    style.save(figure, path)
+    return [summary for per_env in summaries.values() for summary in per_env]
+
+
+def looks_of(
+    curves: Sequence[Curve],
+) -> tuple[dict[tuple[str, str], Look], dict[str, str]]:
+    """Colours and lines of curves.
+
+    Settings count where runs of one method on one task differ in them. The commonest value of each
+    makes up the first settings, `a`; others are what they have different from these.
+
+    Returns:
+        By task and label how a curve is drawn, and by letter what its settings are; the latter is
+        empty if there is nothing to tell apart.
+    """
+    colors = style.colors(curve.name for curve in curves)
+    together: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for curve in curves:
+        together.setdefault((curve.env, curve.name), []).append(curve.settings)
+    words = {  # by method on a task and setting, one per run
+        (key, name): [run_reader.describe(one, [name])[0] for one in settings]
+        for key, settings in together.items()
+        for name in run_reader.differing(settings)
+    }
+    names = sorted({name for _, name in words})
+    commonest = {}
+    for name in names:
+        counts = collections.Counter(w for (_, n), each in words.items() if n == name for w in each)
+        commonest[name] = min(
+            counts, key=lambda word: (-counts[word], word.startswith("no "), word)
+        )
+    special = {}
+    for curve in curves:
+        own = [name for name in names if ((curve.env, curve.name), name) in words]
+        described = zip(own, run_reader.describe(curve.settings, own), strict=True)
+        special[curve.env, curve.label] = tuple(w for n, w in described if w != commonest[n])
+    counts = collections.Counter(special[curve.env, curve.label] for curve in curves)
+    counts[()] = len(curves)
+    ordered = sorted(counts, key=lambda key: (-counts[key], key))
+    looks = {}
+    for curve in curves:
+        place = ordered.index(special[curve.env, curve.label])
+        line = style.LINES[place % len(style.LINES)]
+        color = colors[curve.name]
+        looks[curve.env, curve.label] = Look(curve.name, color, style.letter(place), line)
+    if not names:
+        return looks, {}
+    spelled = ["   ".join(commonest.values()), *("a, but " + "   ".join(w) for w in ordered[1:])]
+    return looks, {style.letter(i): _wrapped(text) for i, text in enumerate(spelled)}
+
+
+def _wrapped(text: str) -> str:
+    lines = textwrap.wrap(style.text(text, longest=4 * _SPELLED), _SPELLED)
+    return "\n".join(lines)
+
+
+def _summaries(
+    grouped: dict[str, dict[str, list[Curve]]],
+) -> dict[str, list[results.Summary]]:
+    """By task; what cannot be averaged is left out with a warning."""
+    summaries: dict[str, list[results.Summary]] = {}
+    problems = []
+    for env, by_label in grouped.items():
+        for curves in by_label.values():
+            try:
+                summaries.setdefault(env, []).append(results.summarize(curves))
+            except ValueError as error:
+                problems.append(str(error))
+    summaries = {env: per_env for env, per_env in summaries.items() if per_env}
+    if not summaries:
+        raise ValueError("; ".join(problems))
+    for problem in problems:
+        run_reader.warn(problem)
+    return summaries
+
+
+def _draw_panel(
+    panel: Axes,
+    env: str,
+    summaries: list[results.Summary],
+    looks: dict[tuple[str, str], Look],
+    x: str,
+) -> None:
+    settings = {looks[summary.env, summary.label].letter for summary in summaries}
+    for summary in summaries:
+        look = looks[summary.env, summary.label]
+        marker = "o" if len(summary.x) == 1 else None
+        panel.plot(
+            summary.x, summary.mean, color=look.color, linestyle=look.line, marker=marker, lw=1.5
+        )
+        if summary.num_seeds > 1:
+            low = summary.mean - summary.standard_error
+            high = summary.mean + summary.standard_error
+            panel.fill_between(summary.x, low, high, color=look.color, alpha=0.15, lw=0)
+        if len(settings) > 1:
+            end = (summary.x[-1], summary.mean[-1])
+            panel.annotate(
+                look.letter,
+                end,
+                xytext=(3, 0),
+                textcoords="offset points",
+                color=look.color,
+                fontsize=8,
+                va="center",
+            )
+    counts = sorted({summary.num_seeds for summary in summaries})
+    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    panel.set_title(f"{style.text(env)} ({seeds} seed{'s' if seeds != '1' else ''})")
+    panel.set_xlabel(style.text(x.replace("_", " ")))
+    panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+@matplotlib.rc_context({**style.RC, "axes.grid.axis": "x"})
+def draw_aggregates(aggregates: list[results.Aggregate], path: pathlib.Path) -> None:
+    """Draws statistics over tasks with their intervals, one panel per statistic."""
+    labels = list(dict.fromkeys(item.label for item in aggregates))
+    colors = style.colors(label.split()[0] for label in labels)
+    order = [*style.COLORS, *colors]
+    labels.sort(key=lambda label: (order.index(label.split()[0]), label))
+    statistics = list(dict.fromkeys(item.statistic for item in aggregates))
+    figure = Figure((4.2 * len(statistics), 0.45 * len(labels) + 1.4), layout="constrained")
+    panels = figure.subplots(1, len(statistics), sharey=True, squeeze=False)[0]
+    for panel, statistic in zip(panels, statistics, strict=True):
+        for item in aggregates:
+            if item.statistic == statistic:
+                row, color = labels.index(item.label), colors[item.label.split()[0]]
+                panel.barh(row, item.high - item.low, 0.5, left=item.low, color=color, alpha=0.35)
+                panel.plot([item.value] * 2, [row - 0.25, row + 0.25], color=color, lw=2.5)
+        panel.use_sticky_edges = False  # a margin beside the bars too
+        panel.autoscale_view()
+        panel.set_title(statistic)
+        panel.set_yticks(range(len(labels)), [style.text(label) for label in labels])
+        panel.set_ylim(len(labels) - 0.5, -0.5)
+    tasks = aggregates[0].num_tasks
+    figure.supxlabel(f"normalized final return over {tasks} tasks, 95 % interval", fontsize=10)
+    style.save(figure, path)

@@ -1,0 +1,295 @@
+"""Reads the files of runs: config.json, summary.json and metrics.csv, with clear errors.
+
+`read_runs` makes learning curves of deep runs, in whose metrics.csv a row is one evaluation of one
+seed. Axis: T points on the x axis.
+"""
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qusac_jax.qusac import presets
+from qusac_jax.qusac.config import Config
+
+_REQUIRED_COLUMNS = ("step", "seed", "eval_return", "eval_task_return")
+_REQUIRED_KEYS = ("env", "method", "preset")
+_LARGEST = 1e100  # what is beyond has no square, so no standard error, and cannot be drawn
+
+
+class Curve(NamedTuple):
+    """The evaluations of one seed of one run."""
+
+    env: str
+    label: str  # name, and the settings that tell it from others of that name on the same task
+    run: pathlib.Path
+    seed: int
+    x: np.ndarray  # [T] increasing
+    y: np.ndarray  # [T]
+    final_return: float  # of the last evaluation, with action cost
+    final_task_return: float  # without
+    name: str  # preset, or method where the preset is qusac
+    settings: dict[str, Any]  # all that makes runs of one task and name different things
+
+
+def read_json(path: pathlib.Path, remedy: str = "leave this run out") -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        ValueError: if there is none, naming the file, the cause and the remedy.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not a JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); {remedy}") from error
+    return content
+
+
+def read_columns(path: pathlib.Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
+    """Columns of numbers of a CSV file; empty ones where there is no file yet.
+
+    A last line without its end, as a run has that was killed or is writing, is left out.
+
+    Raises:
+        ValueError: if a column is missing or something is no number, naming file and line.
+    """
+    wanted = set(wanted)
+    try:
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); leave this run out") from error
+    complete = text[: text.rfind("\n") + 1]
+    rows = csv.reader(io.StringIO(complete))
+    try:
+        header = next(rows, None)
+        if header is None:
+            return {name: np.zeros(0) for name in wanted}
+        return _parse(path, header, rows, wanted)
+    except csv.Error as error:
+        raise ValueError(f"{path} is no CSV file ({error}); leave this run out") from error
+
+
+def _parse(
+    path: pathlib.Path, header: list[str], rows: Iterable[list[str]], wanted: set[str]
+) -> dict[str, np.ndarray]:
+    missing = sorted(wanted - set(header))
+    if missing:
+        there = ", ".join(map(plain, header))
+        raise ValueError(f"{path} has no column {', '.join(missing)}; it has {there}")
+    indices = {name: header.index(name) for name in wanted}
+    values: dict[str, list[float]] = {name: [] for name in wanted}
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise ValueError(
+                f"{path} has {len(row)} values in line {number} and {len(header)} columns; "
+                "the file is damaged, leave this run out"
+            )
+        for name, index in indices.items():
+            try:
+                values[name].append(float(row[index] or "nan"))
+            except ValueError as error:
+                raise ValueError(
+                    f"{path}, line {number}: {name} is {row[index][:40]!r}, which is no number; "
+                    "the file is damaged, leave this run out"
+                ) from error
+    return {name: np.array(column) for name, column in values.items()}
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, with keys such as `config.risk`."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def plain(text: str) -> str:
+    """The text with what cannot be printed or encoded replaced by question marks."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def read_runs(
+    run_directories: Iterable[str | os.PathLike[str]],
+    *,
+    x: str = "step",
+    y: str = "eval_return",
+    smooth: int = 1,
+) -> list[Curve]:
+    """The curves of all seeds of all runs.
+
+    Directories that are no runs are passed over; broken runs and seeds that were read already are
+    too, with a warning. Runs of one task and method whose settings differ are told apart in their
+    labels.
+
+    Args:
+        run_directories: what `runs/*` expands to.
+        x: the column of metrics.csv for the x axis.
+        y: the column to draw.
+        smooth: number of evaluations in the moving average (the last ones), >= 1.
+
+    Raises:
+        ValueError: if there is no run with an evaluation.
+    """
+    if smooth < 1:
+        raise ValueError(f"smooth must be at least 1, got {smooth}; 1 draws the values as they are")
+    paths = [pathlib.Path(path) for path in run_directories]
+    found = [path for path in paths if (path / "config.json").is_file()]
+    curves: list[Curve] = []
+    problems = []
+    for path in found:
+        try:
+            curves += _read_run(path, x, y, smooth)
+        except ValueError as error:
+            problems.append(f"runs: {error}")
+    if not curves:
+        what = f"{len(found)} runs without an evaluation yet" if found else "no run"
+        raise ValueError(
+            "; ".join(problems)
+            or f"runs: found {what} in {', '.join(map(str, paths)) or 'no directories'}; name "
+            "directories with config.json and metrics.csv, for example runs/*"
+        )
+    for problem in problems:
+        warn(problem)
+    return _without_repeats(_told_apart(curves))
+
+
+def warn(message: str) -> None:
+    """Prints a line on stderr."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def differing(settings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The names of settings in which runs differ, in alphabetical order.
+
+    A setting that only some runs know, because others are of another version, is a difference as
+    long as today's programs know it.
+    """
+    settings = list(settings)
+    today = flatten(dataclasses.asdict(Config()))
+    names = sorted({name for one in settings for name in one})
+    result = []
+    for name in names:
+        values = [one[name] for one in settings if name in one]
+        is_same = all(value == values[0] for value in values)
+        if not is_same or (len(values) < len(settings) and name in today):
+            result.append(name)
+    return result
+
+
+def describe(settings: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """A word or two for each of the named settings."""
+    return [
+        plain(f"{name}={settings[name]}" if name in settings else f"no {name}") for name in names
+    ]
+
+
+def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
+    config = read_json(path / "config.json")
+    strings = [config.get(key) for key in _REQUIRED_KEYS]
+    pairs = zip(_REQUIRED_KEYS, strings, strict=True)
+    missing = [key for key, value in pairs if not (isinstance(value, str) and value.strip())]
+    if missing:
+        what = f"{path / 'config.json'} has no {', '.join(missing)}"
+        raise ValueError(f"{what}; leave this run out")
+    env, name = plain(str(config["env"])), plain(_name(config["preset"], config["method"]))
+    columns = read_columns(path / "metrics.csv", {x, y, *_REQUIRED_COLUMNS})
+    seeds = columns["seed"]
+    if not np.all(np.isfinite(seeds) & (seeds == np.round(seeds)) & (np.abs(seeds) < 2**53)):
+        what = f"{path / 'metrics.csv'} has seeds that are no integers"
+        raise ValueError(f"{what}; the file is damaged, leave this run out")
+    too_large = np.zeros(len(seeds), bool)
+    for column in (x, y, "eval_return", "eval_task_return"):
+        too_large |= np.abs(columns[column]) > _LARGEST  # NaN, which is no evaluation, is not
+    if too_large.any():
+        warn(
+            f"runs: {path / 'metrics.csv'} has infinite values, or some beyond {_LARGEST:g}, in "
+            f"{too_large.sum()} of {len(seeds)} lines, which are left out"
+        )
+    kept = ~too_large & np.isfinite(columns[x]) & np.isfinite(columns[y])
+    curves = []
+    for seed in np.unique(seeds):
+        rows = (seeds == seed) & kept
+        if not rows.any():
+            continue
+        positions, first = np.unique(columns[x][rows], return_index=True)
+        curves.append(
+            Curve(
+                env=env,
+                label=name,
+                run=path,
+                seed=int(seed),
+                x=positions,
+                y=_moving_average(columns[y][rows][first], smooth),
+                final_return=float(columns["eval_return"][rows][first][-1]),
+                final_task_return=float(columns["eval_task_return"][rows][first][-1]),
+                name=name,
+                settings=_settings(config),
+            )
+        )
+    return curves
+
+
+def _name(preset: str, method: str) -> str:
+    if preset == "qusac":
+        return method
+    own_method = presets.PRESETS[preset].method if preset in presets.PRESETS else method
+    return preset if method == own_method else f"{preset} {method}"
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """What makes runs of one task and name different things, by today's names."""
+    inner = config.get("config")
+    fields = flatten(inner) if isinstance(inner, dict) else {}
+    for today in flatten(dataclasses.asdict(Config())):
+        group, _, leaf = today.rpartition(".")
+        if group and today not in fields:  # of a time when the hyperparameters had no groups
+            names = (f"{group}_{leaf}", leaf, f"fit_{leaf}")
+            old = next((name for name in names if name in fields), None)
+            if old is not None:
+                fields[today] = fields.pop(old)
+    return fields | {name: config.get(name) for name in ("action_cost", "termination")}
+
+
+def _told_apart(curves: list[Curve]) -> list[Curve]:
+    together: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for curve in curves:
+        together.setdefault((curve.env, curve.name), []).append(curve.settings)
+    names = {key: differing(settings) for key, settings in together.items()}
+    return [
+        curve._replace(
+            label=" ".join([curve.name, *describe(curve.settings, names[curve.env, curve.name])])
+        )
+        for curve in curves
+    ]
+
+
+def _without_repeats(curves: list[Curve]) -> list[Curve]:
+    kept: dict[tuple[str, str, int], Curve] = {}
+    for curve in curves:
+        first = kept.setdefault((curve.env, curve.label, curve.seed), curve)
+        if first is not curve:
+            warn(
+                f"runs: seed {curve.seed} of {curve.env} {curve.label} is in {first.run} "
+                f"and {curve.run}; the latter is left out"
+            )
+    return list(kept.values())
+
+
+def _moving_average(values: np.ndarray, width: int) -> np.ndarray:
+    """Mean of the last `width` values, of fewer at the start."""
+    total = np.cumsum(np.concatenate([[0.0], values]))
+    end = np.arange(1, len(values) + 1)
+    start = np.maximum(end - width, 0)
+    return (total[end] - total[start]) / (end - start)
