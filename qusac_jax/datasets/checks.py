@@ -50,22 +50,24 @@ def open_file(path: Path) -> Iterator[Any]:
 def keys(path: Path, group: Any) -> list[str]:
     """Names in an HDF5 group."""
     try:
-        return list(group.keys())
+        return [str(key) for key in group]  # h5py gives bytes for what is no UTF-8
     except _H5PY_ERRORS as error:
         raise ValueError(f"dataset: {path} cannot be read ({error}); {_DAMAGED}") from error
 
 
 def entry(path: Path, group: Any, key: str) -> Any:
     """The dataset or group under `key`; raises `ValueError` if it is missing or damaged."""
-    if key not in keys(path, group):
-        raise ValueError(
-            f"dataset: {path} has no key {_label(group, key)!r} (it has: "
-            f"{', '.join(keys(path, group)) or 'nothing'}); {_REMEDIES.get(key, 'add it')}"
-        )
     try:
         return group[key]
     except _H5PY_ERRORS as error:
-        raise ValueError(f"dataset: {_where(path, group, key)}: {error}; {_DAMAGED}") from error
+        if key in keys(path, group):
+            raise ValueError(
+                f"dataset: {_where(path, group, key)} cannot be read ({error}); {_DAMAGED}"
+            ) from error
+    raise ValueError(
+        f"dataset: {path} has no key {_label(group, key)!r} (it has: "
+        f"{', '.join(keys(path, group)) or 'nothing'}); {_REMEDIES.get(key, 'add it')}"
+    )
 
 
 _REMEDIES = {
@@ -101,7 +103,7 @@ def floats(path: Path, group: Any, key: str, *, ndim: int) -> np.ndarray:
     node = _array(path, group, key)
     where = _where(path, group, key)
     # HDF5 converts float64 while reading, block by block: no copy of twice the size.
-    raw = _read(node.astype(np.float32) if node.dtype.kind == "f" else node, node, where)
+    raw = _read(node.astype(np.float32) if node.dtype.kind == "f" else node, where)
     return as_floats(where, raw, ndim=ndim)
 
 
@@ -109,7 +111,7 @@ def flags(path: Path, group: Any, key: str) -> np.ndarray:
     """Reads booleans `[T]`, stored as such or as numbers 0 and 1; else raises `ValueError`."""
     node = _array(path, group, key)
     where = _where(path, group, key)
-    return as_flags(where, _read(node, node, where))
+    return as_flags(where, _read(node, where))
 
 
 def as_floats(where: str, raw: Any, *, ndim: int) -> np.ndarray:
@@ -190,10 +192,8 @@ def to_unit(where: str, action: np.ndarray, low: np.ndarray, high: np.ndarray) -
         action = action.copy()
     margin = (0.5 * ACTION_TOLERANCE * (high - low)).astype(np.float32)
     outside = (action < low - margin) | (action > high + margin)
-    _check_rows(
-        where, action, outside, f"is outside the bounds {low.tolist()} to {high.tolist()}; "
-        "correct the bounds or the data"
-    )  # fmt: skip
+    problem = f"is outside the bounds {low.tolist()} to {high.tolist()}; correct bounds or data"
+    _check_rows(where, action, outside, problem)
     if np.any(low != -1) or np.any(high != 1):
         action -= low
         action *= 2.0 / (high - low)
@@ -202,20 +202,22 @@ def to_unit(where: str, action: np.ndarray, low: np.ndarray, high: np.ndarray) -
 
 
 def _array(path: Path, group: Any, key: str) -> Any:
-    node = entry(path, group, key)
+    node, where = entry(path, group, key), _where(path, group, key)
     if not is_array(node):
-        raise ValueError(f"dataset: {_where(path, group, key)} is a group; an array is needed")
+        raise ValueError(f"dataset: {where} is a group; an array is needed")
+    try:
+        dtype, _ = node.dtype, node.shape
+    except _H5PY_ERRORS as error:
+        raise ValueError(f"dataset: {where} cannot be read ({error}); {_DAMAGED}") from error
+    if dtype.kind not in "fiub":  # strings and compounds can be long: look at no value
+        raise ValueError(f"dataset: {where} has the dtype {dtype}; numbers are needed")
     return node
 
 
-def _read(view: Any, node: Any, where: str) -> np.ndarray:
+def _read(view: Any, where: str) -> np.ndarray:
     try:
-        if node.dtype.kind not in "fiub":  # strings and compounds can be long: look at no value
-            raise ValueError(f"dataset: {where} has the dtype {node.dtype}; numbers are needed")
         return view[()]
     except _H5PY_ERRORS as error:
-        if str(error).startswith("dataset:"):
-            raise
         raise ValueError(f"dataset: {where} cannot be read ({error}); {_DAMAGED}") from error
 
 

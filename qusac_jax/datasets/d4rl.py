@@ -75,7 +75,8 @@ def _check_shapes(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     checks.check_lengths(path, {key: shape[0] if shape else 0 for key, shape in shapes.items()})
     if shapes["rewards"][:1] in ((), (0,)):
         raise ValueError(f"dataset: {path}, key 'rewards' is empty; pass a file with transitions")
-    if shapes.get("next_observations", shapes["observations"]) != shapes["observations"]:
+    both = {shapes["observations"], shapes.get("next_observations", shapes["observations"])}
+    if len(both) > 1 and len(shapes["observations"]) == 2:
         raise ValueError(
             f"dataset: {path}, key 'next_observations' has the shape "
             f"{shapes['next_observations']}, but 'observations' {shapes['observations']}; "

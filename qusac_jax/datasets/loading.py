@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MIN_TRANSITIONS = 3  # two to fit to and one held out
 CONNECT_SECONDS = 10.0  # to wait for a sign of life of the server that has Minari's datasets
-MINARI_ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v\d+")
+MINARI_ID = re.compile(r"(?:[-\w]{2,}(?:/[-\w]+)*/)?[-\w]+-v\d+")
 
 
 def load(

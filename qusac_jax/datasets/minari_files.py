@@ -125,17 +125,17 @@ def _read_metadata(folder: Path) -> tuple[dict[str, Any], spaces.Space, np.ndarr
 
 def _episode_keys(path: Path, file: Any, total: int) -> list[str]:
     present = set(checks.keys(path, file))
+    if total == 0 or len(present) != total:
+        raise ValueError(
+            f"dataset: {path} has {len(present)} episodes, and key 'total_episodes' of "
+            f"{METADATA_FILE} is {total}; the dataset is empty, or a write of it was cut short: "
+            "download or write it again"
+        )
     expected = [f"episode_{index}" for index in range(total)]
     missing = [key for key in expected if key not in present]
     if missing:
         raise ValueError(
-            f"dataset: {path} has no key {missing[0]!r}, but {METADATA_FILE} says that there are "
-            f"{total} episodes; the dataset is incomplete: download or write it again"
-        )
-    if len(present) != total or total == 0:
-        raise ValueError(
-            f"dataset: {path} has {len(present)} episodes, but {METADATA_FILE} says {total}; it is "
-            "empty, or a write of it was cut short: download or write it again"
+            f"dataset: {path} has no key {missing[0]!r}; number its {total} episodes from 0"
         )
     return expected
 
@@ -214,7 +214,7 @@ def _environment(metadata: dict[str, Any]) -> tuple[str | None, str]:
             continue
         # MinariDataset has parsed both already.
         spec = json.loads(metadata[key])
-        if spec.get("kwargs"):
-            note += f", but for its arguments {spec['kwargs']}, which have to be set by hand"
+        if spec.get("kwargs") or spec.get("additional_wrappers"):
+            note += ", but for its own arguments or wrappers, which the name does not give"
         return f"gym:{spec['id']}", note
     return None, "the dataset does not say where it was recorded"

@@ -63,7 +63,7 @@ def metadata_reference(metadata: Mapping[str, Any], where: str) -> ScoreReferenc
 
     Args:
         metadata: of the dataset.
-        where: the metadata's file, for the message and the origin.
+        where: the dataset's id, for the message and the origin.
 
     Raises:
         ValueError: if the two are no finite numbers of which the larger is the maximum.
@@ -71,7 +71,10 @@ def metadata_reference(metadata: Mapping[str, Any], where: str) -> ScoreReferenc
     low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
     if low is None or high is None:
         return None
-    return check_reference(ScoreReference(low, high, f"ref_min_score and ref_max_score of {where}"))
+    origin = f"ref_min_score and ref_max_score of {where}"
+    if metadata.get("reference_origin"):  # written by `save`
+        origin += f" ({metadata['reference_origin']})"
+    return check_reference(ScoreReference(low, high, origin))
 
 
 def check_reference(reference: ScoreReference) -> ScoreReference:
