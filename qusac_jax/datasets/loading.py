@@ -108,7 +108,7 @@ def _find(name: str) -> tuple[str, Path]:
             f"{name}.hdf5 (Minari's datasets of these tasks are others: other policies on v5)"
         )
     if folder is None or not (folder / minari_files.DATA_FILE).is_file():
-        _download(name, again=folder is not None)
+        _download(name, again=(local_root() / name).exists())  # left by a download cut short
         folder = minari_files.data_folder(local_root() / name)
     if folder is None:
         raise ValueError(f"dataset: {name!r} came without {minari_files.METADATA_FILE}; try again")
@@ -132,13 +132,11 @@ def _download(dataset_id: str, *, again: bool) -> None:
         f"{did_you_mean(dataset_id, local)})"
     )
     elsewhere = f"download it on another computer and copy its folder to {root / dataset_id}"
-    remote = os.environ.get("MINARI_REMOTE", "hf://farama-minari")
-    package, extra, server = {
-        "gcp": ("google.cloud.storage", "gcs", "https://storage.googleapis.com"),
-    }.get(
-        remote.partition("://")[0],
-        ("huggingface_hub", "hf", os.environ.get("HF_ENDPOINT", "https://huggingface.co")),
-    )
+    if os.environ.get("MINARI_REMOTE", "").startswith("gcp://"):
+        package, extra, server = "google.cloud.storage", "gcs", "https://storage.googleapis.com"
+    else:
+        package, extra = "huggingface_hub", "hf"
+        server = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     minari = checks.require("minari")
     if not _is_installed(package):
         raise ValueError(

@@ -289,6 +289,19 @@ class TestWithoutADataset:
         assert datasets.load("remote/set-v0").num_transitions == 9  # local now
         assert asked == [("remote/set-v0", False)]
 
+    def test_download_that_was_cut_short_is_made_again(self, root, episodes, monkeypatch):
+        monkeypatch.setattr(loading, "_is_installed", lambda package: True)
+        monkeypatch.setattr(loading, "_unreachable", lambda server: None)
+        (root / "remote" / "set-v0").mkdir(parents=True)
+
+        def download(dataset_id, force_download):
+            assert force_download
+            (root / "remote" / "set-v0").rmdir()
+            datasets.save(dataset_id, episodes, env_name="gym:Pendulum-v1")
+
+        monkeypatch.setattr(minari, "download_dataset", download)
+        assert datasets.load("remote/set-v0").num_transitions == 9
+
     def test_download_fails(self, root, monkeypatch):
         def fail(*_, **__):
             raise RuntimeError("no such dataset")
