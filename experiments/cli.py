@@ -4,7 +4,6 @@ import ast
 import collections
 import contextlib
 import dataclasses
-import difflib
 import inspect
 import os
 import pathlib
@@ -16,37 +15,12 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
-import ml_collections
-from absl import app, flags, logging
-from ml_collections import config_dict as config_dict_lib
-from ml_collections import config_flags
+from absl import flags, logging
 
 from qusac_jax._messages import did_you_mean
-
-
-def run(main: Callable[[], int | None]) -> None:
-    """Runs a program: mistakes in flags and values end it with code 2 and no traceback."""
-
-    def parse(argv: Sequence[str]) -> list[str]:
-        try:
-            return flags.FLAGS(argv)
-        except (flags.Error, ValueError, TypeError) as error:
-            _fail(error)
-        except SystemExit:  # absl calls it a mistake to ask for --help
-            sys.exit(0)
-
-    def guarded(argv: Sequence[str]) -> int | None:
-        # Orbax and JAX report every file and backend that they try; --verbosity=0 shows that.
-        if not flags.FLAGS["verbosity"].present:
-            logging.set_verbosity(logging.ERROR)
-        if len(argv) > 1:
-            _fail(ValueError(f"arguments {argv[1:]} are not flags; flags look like --env=pendulum"))
-        return _exit_code(main)
-
-    app.run(guarded, flags_parser=parse)
 
 
 def run_with(
@@ -128,11 +102,6 @@ def _exit_code(main: Callable[[], int | None]) -> int:
         return 128 + signal.SIGINT
 
 
-def _fail(error: Exception) -> NoReturn:
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(2)
-
-
 def select_device(kind: str) -> list[Any]:
     """The devices of that kind, which become JAX's only ones.
 
@@ -195,43 +164,6 @@ def stop_signals() -> Iterator[Callable[[], int | None]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def define_config_at_import(name: str, config: Any, about: str) -> None:
-    """Defines `--NAME.FIELD` flags for the fields of a dataclass.
-
-    Called when a program is imported, before `run` can catch anything: `ml_collections` looks at
-    the command line at once. A field that does not exist, or a tuple given twice (its values would
-    be joined), ends the program with code 2.
-
-    Args:
-        name: of the group of flags.
-        config: a dataclass with the defaults.
-        about: what `--help` says.
-    """
-    known = [field.name for field in dataclasses.fields(config)]
-    given: list[str] = []
-    for argument in sys.argv[1:]:
-        match = re.match(rf"--?(?:no)?{name}\.(\w+)", argument)
-        if match is None:
-            continue
-        field = match[1]
-        if field not in known:
-            close = difflib.get_close_matches(field, known)
-            near = f" (near: {', '.join(close)})" if close else ""
-            _fail(ValueError(f"--{name}.{field} is no hyperparameter{near}; see Config"))
-        if field in given and isinstance(getattr(config, field), tuple):
-            _fail(ValueError(f"--{name}.{field} is given twice; leave one out"))
-        given.append(field)
-    config_flags.DEFINE_config_dict(name, _config_dict(config), about)
-
-
-def _config_dict(config: Any) -> ml_collections.ConfigDict:
-    content = ml_collections.ConfigDict(dataclasses.asdict(config))
-    for field in dataclasses.fields(config):
-        if getattr(config, field.name) is None:
-            content[field.name] = config_dict_lib.placeholder(float)
-    return content
 
 
 def define_config(options: flags.FlagValues, name: str, config: Any, about: str) -> None:
