@@ -2,16 +2,11 @@
 
 A time limit is no termination. The functions for Gymnasium's MuJoCo tasks use the documented
 default healthy ranges of versions v4 and v5, in which the position x (and y) is left out of the
-<<<<<<< HEAD
-observation. The choice of a function is static; the functions are traceable and map over any
-leading axes. Axes: O observation size, A action size.
-=======
 observation. Hopper, Walker2d and HalfCheetah have the same observations and healthy ranges in v2
 and v3, the versions that D4RL's data come from, and share the functions; the versions differ in
 rewards and physics only (v5 pays for being healthy only while healthy, and Walker2d-v5 has another
 friction of the right foot). The choice of a function is static; the functions are traceable and
-map over any leading axes. Axes: O observation size, D action size.
->>>>>>> datasets
+map over any leading axes. Axes: O observation size, A action size.
 """
 
 import types
