@@ -4,49 +4,21 @@ import ast
 import collections
 import contextlib
 import dataclasses
-import difflib
 import inspect
 import os
-import pathlib
 import re
 import signal
 import sys
-import tempfile
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
-import ml_collections
-from absl import app, flags, logging
-from ml_collections import config_dict as config_dict_lib
-from ml_collections import config_flags
+from absl import flags, logging
 
 from qusac_jax._messages import did_you_mean
-
-
-def run(main: Callable[[], int | None]) -> None:
-    """Runs a program: mistakes in flags and values end it with code 2 and no traceback."""
-
-    def parse(argv: Sequence[str]) -> list[str]:
-        try:
-            return flags.FLAGS(argv)
-        except (flags.Error, ValueError, TypeError) as error:
-            _fail(error)
-        except SystemExit:  # absl calls it a mistake to ask for --help
-            sys.exit(0)
-
-    def guarded(argv: Sequence[str]) -> int | None:
-        # Orbax and JAX report every file and backend that they try; --verbosity=0 shows that.
-        if not flags.FLAGS["verbosity"].present:
-            logging.set_verbosity(logging.ERROR)
-        if len(argv) > 1:
-            _fail(ValueError(f"arguments {argv[1:]} are not flags; flags look like --env=pendulum"))
-        return _exit_code(main)
-
-    app.run(guarded, flags_parser=parse)
 
 
 def run_with(
@@ -128,11 +100,6 @@ def _exit_code(main: Callable[[], int | None]) -> int:
         return 128 + signal.SIGINT
 
 
-def _fail(error: Exception) -> NoReturn:
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(2)
-
-
 def select_device(kind: str) -> list[Any]:
     """The devices of that kind, which become JAX's only ones.
 
@@ -197,47 +164,10 @@ def stop_signals() -> Iterator[Callable[[], int | None]]:
             signal.signal(number, handler)
 
 
-def define_config_at_import(name: str, config: Any, about: str) -> None:
-    """Defines `--NAME.FIELD` flags for the fields of a dataclass.
-
-    Called when a program is imported, before `run` can catch anything: `ml_collections` looks at
-    the command line at once. A field that does not exist, or a tuple given twice (its values would
-    be joined), ends the program with code 2.
-
-    Args:
-        name: of the group of flags.
-        config: a dataclass with the defaults.
-        about: what `--help` says.
-    """
-    known = [field.name for field in dataclasses.fields(config)]
-    given: list[str] = []
-    for argument in sys.argv[1:]:
-        match = re.match(rf"--?(?:no)?{name}\.(\w+)", argument)
-        if match is None:
-            continue
-        field = match[1]
-        if field not in known:
-            close = difflib.get_close_matches(field, known)
-            near = f" (near: {', '.join(close)})" if close else ""
-            _fail(ValueError(f"--{name}.{field} is no hyperparameter{near}; see Config"))
-        if field in given and isinstance(getattr(config, field), tuple):
-            _fail(ValueError(f"--{name}.{field} is given twice; leave one out"))
-        given.append(field)
-    config_flags.DEFINE_config_dict(name, _config_dict(config), about)
-
-
-def _config_dict(config: Any) -> ml_collections.ConfigDict:
-    content = ml_collections.ConfigDict(dataclasses.asdict(config))
-    for field in dataclasses.fields(config):
-        if getattr(config, field.name) is None:
-            content[field.name] = config_dict_lib.placeholder(float)
-    return content
-
-
 def define_config(options: flags.FlagValues, name: str, config: Any, about: str) -> None:
     """Defines a `--NAME.FIELD` flag for every field of a dataclass, nested ones included.
 
-    The flags' help is the comment at the end of the line that defines the field.
+    The flags' help is the comment behind the field, or else the one before it.
 
     Args:
         options: where the flags are added.
@@ -249,7 +179,7 @@ def define_config(options: flags.FlagValues, name: str, config: Any, about: str)
     hints, comments = typing.get_type_hints(type(config)), _comments(type(config))
     for field in dataclasses.fields(config):
         flag_name, value = f"{name}.{field.name}", getattr(config, field.name)
-        comment = comments.get(field.name) or f"{field.name.replace('_', ' ')}."
+        comment = comments.get(field.name) or field.name.replace("_", " ")
         if dataclasses.is_dataclass(value):
             define_config(options, flag_name, value, about)
             continue
@@ -349,27 +279,18 @@ def _is_union(hint: Any) -> bool:
 
 
 def _comments(config: type) -> dict[str, str]:
-    """What follows the fields of a dataclass in their lines, by field."""
+    """What is said of the fields of a dataclass behind them or in the lines before, by field."""
     try:
-        source = inspect.getsource(config)
+        lines = inspect.getsource(config).splitlines()
     except OSError:  # typed in, or frozen
         return {}
-    return dict(re.findall(r"^    (\w+): [^#\n]*?#\s*(.*)$", source, re.MULTILINE))
-
-
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raises `ValueError` unless a file can be written there, before the work that fills it.
-
-    Makes the folder that it lies in.
-    """
-    path = pathlib.Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            path.open("ab").close()
-        else:
-            tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise ValueError(
-            f"output {str(path)!r} cannot be written ({error.strerror}); choose another"
-        ) from error
+    comments: dict[str, str] = {}
+    before: list[str] = []
+    for line in lines:
+        if match := re.match(r"    # (.*)", line):
+            before.append(match[1])
+            continue
+        if match := re.match(r"    (\w+): [^#]*(?:# (.*))?$", line):
+            comments[match[1]] = match[2] or " ".join(before)
+        before = []
+    return comments
