@@ -16,19 +16,24 @@ import jax
 import numpy as np
 from absl import flags
 
-from experiments import cli, numpy_reference
+from experiments import cli
 from qusac_jax.tabular import agent, environments, experiment
+from tests import numpy_reference
 
 METHODS = ("exact_ube", "pombu", "ensemble_var", "psrl")
 
 _BLAS_SPIN = 0.2  # seconds for which NumPy's threads may keep their cores busy after a solve
 
 
-def seconds_of_jax(world, state, environment, config, *, num_episodes: int):
+def seconds_of_jax(on_device, state, environment, config, *, num_episodes: int):
     """Seconds per episode of a compiled scan, and the state after it."""
     start = time.perf_counter()
     state, metrics = experiment.run_chunk(
-        world, state, num_episodes=num_episodes, horizon=environment.horizon, config=config
+        on_device,
+        state,
+        num_episodes=num_episodes,
+        episode_length=environment.episode_length,
+        config=config,
     )
     jax.block_until_ready(metrics)
     return (time.perf_counter() - start) / num_episodes, state
@@ -51,21 +56,21 @@ def seconds_of_numpy(state, environment, config, *, num_episodes: int, redraw_ti
 
 
 class Seconds(NamedTuple):
-    """Of one episode, at each place of a run where both were timed."""
+    """Of one episode, at each point of a run where both are timed."""
 
     jax: Sequence[float]
     numpy: Sequence[float]
 
     @property
     def median_ratio(self) -> float:
-        """NumPy / JAX at the median place."""
+        """NumPy / JAX at the median point."""
         return statistics.median(
             slow / fast for fast, slow in zip(self.jax, self.numpy, strict=True)
         )
 
     @property
     def total_ratio(self) -> float:
-        """NumPy / JAX over all places together."""
+        """NumPy / JAX over all points together."""
         return sum(self.numpy) / sum(self.jax)
 
 
@@ -77,9 +82,9 @@ def measure(
     Args:
         length: L.
         method: of the agent.
-        rounds: places along a run at which both are timed.
-        num_episodes: that the reference plays at each place.
-        gap: episodes between the places.
+        rounds: points along a run at which both are timed.
+        num_episodes: that the reference plays at each point.
+        gap: episodes between the points.
         redraw_ties: whether the reference draws ties anew in each step of policy iteration.
     """
     environment = environments.deep_sea(length)
@@ -88,10 +93,10 @@ def measure(
         count_weight=float(length),
         seed_axis="map",
     )
-    world = experiment.make_world(environment)
+    on_device = experiment.to_device(environment)
     state = experiment.init(environment, jax.random.key(0), config=config)
     state = jax.tree.map(lambda leaf: leaf[None], state)
-    _, state = seconds_of_jax(world, state, environment, config, num_episodes=gap)  # compiles
+    _, state = seconds_of_jax(on_device, state, environment, config, num_episodes=gap)  # compiles
     ours, theirs = [], []
     for _ in range(rounds):
         theirs.append(
@@ -100,46 +105,53 @@ def measure(
             )
         )
         time.sleep(_BLAS_SPIN)
-        seconds, state = seconds_of_jax(world, state, environment, config, num_episodes=gap)
+        seconds, state = seconds_of_jax(on_device, state, environment, config, num_episodes=gap)
         ours.append(seconds)
     return Seconds(ours, theirs)
 
 
-def main(argv: Sequence[str] = sys.argv) -> int:
-    """Prints a table; returns the exit code."""
-    options = flags.FlagValues()
-    flags.DEFINE_list("lengths", ["10", "20"], "L.", flag_values=options)
-    flags.DEFINE_list("methods", list(METHODS), "Of the agent.", flag_values=options)
-    flags.DEFINE_integer("rounds", 5, "Places along a run.", 1, flag_values=options)
-    flags.DEFINE_integer("numpy_episodes", 3, "Per place.", 1, flag_values=options)
-    flags.DEFINE_integer("gap", 10, "Episodes between places.", 1, flag_values=options)
+def make_flags() -> flags.FlagValues:
+    """The flags of this command, apart from those of other modules."""
+    values = flags.FlagValues()
+    flags.DEFINE_list("lengths", ["10", "20"], "L.", flag_values=values)
+    flags.DEFINE_list("methods", list(METHODS), "Of the agent.", flag_values=values)
+    flags.DEFINE_integer("rounds", 5, "Points along a run.", 1, flag_values=values)
+    flags.DEFINE_integer("numpy_episodes", 3, "Per point.", 1, flag_values=values)
+    flags.DEFINE_integer("gap", 10, "Episodes between points.", 1, flag_values=values)
     flags.DEFINE_boolean(
         "redraw_ties",
         False,
         "Let the reference draw ties anew in each step, which costs it many steps.",
-        flag_values=options,
+        flag_values=values,
     )
+    return values
 
-    def run() -> None:
-        print("method          L   jax [s]  numpy [s]  ratio  in all")
-        for length in options.lengths:
-            for method in options.methods:
-                seconds = measure(
-                    int(length),
-                    method,
-                    rounds=options.rounds,
-                    num_episodes=options.numpy_episodes,
-                    gap=options.gap,
-                    redraw_ties=options.redraw_ties,
-                )
-                print(
-                    f"{method:12s} {length:>4s} {statistics.median(seconds.jax):9.4f} "
-                    f"{statistics.median(seconds.numpy):10.4f} {seconds.median_ratio:6.1f} "
-                    f"{seconds.total_ratio:7.1f}",
-                    flush=True,
-                )
 
-    return cli.run_with(run, options, argv, __doc__ or "")
+def run(options) -> None:
+    """Prints a row for each length and method."""
+    print("method          L   jax [s]  numpy [s]  ratio  in all")
+    for length in options.lengths:
+        for method in options.methods:
+            seconds = measure(
+                int(length),
+                method,
+                rounds=options.rounds,
+                num_episodes=options.numpy_episodes,
+                gap=options.gap,
+                redraw_ties=options.redraw_ties,
+            )
+            print(
+                f"{method:12s} {length:>4s} {statistics.median(seconds.jax):9.4f} "
+                f"{statistics.median(seconds.numpy):10.4f} {seconds.median_ratio:6.1f} "
+                f"{seconds.total_ratio:7.1f}",
+                flush=True,
+            )
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags and runs; returns the exit code."""
+    options = make_flags()
+    return cli.run_with(lambda: run(options), options, argv, __doc__ or "")
 
 
 if __name__ == "__main__":

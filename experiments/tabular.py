@@ -18,15 +18,24 @@ from typing import Any
 
 import jax
 from absl import flags
-from tqdm import tqdm
 
 from experiments import cli, tabular_figures, tabular_run
 from experiments.run_directory import RunDirectory, describe_program
-from qusac_jax import ube
+from qusac_jax import posterior, ube
 from qusac_jax.tabular import agent, environments, experiment
 
 ENVIRONMENTS = ("toy", "deep_sea", "deep_sea_stochastic", "seven_room")
 _PUBLISHED_METHODS = ("exact_ube", "pombu", "ensemble_var", "psrl")
+_PUBLISHED_LENGTHS = ("10", "15", "20", "25", "30", "35", "40")
+
+# The paper's settings (section 5.2, appendix C.1).
+_DEEP_SEA_EPISODES, _SEVEN_ROOM_EPISODES = 1000, 5000
+_DEEP_SEA_MIN_LOCAL, _SEVEN_ROOM_MIN_LOCAL = -0.05, 0.0
+_NOISY_REWARD_PRECISION = 1.0  # of the stochastic DeepSea, whose rewards have standard normal noise
+
+# How often a whole run reports and can be stopped.
+_SEVEN_ROOM_CHUNKS = 250
+_SHORT_LENGTH, _FEWEST_CHUNKS, _CHUNKS_PER_ROW = 10, 50, 10
 
 
 def make_flags() -> flags.FlagValues:
@@ -72,12 +81,10 @@ def make_flags() -> flags.FlagValues:
     )
     flags.DEFINE_boolean("figure", False, "Run and draw the paper's comparison.", **define)
     flags.DEFINE_list("methods", list(_PUBLISHED_METHODS), "Compared with --figure.", **define)
-    flags.DEFINE_list(
-        "lengths", ["10", "15", "20", "25", "30", "35", "40"], "Of DeepSea in --figure.", **define
-    )
+    flags.DEFINE_list("lengths", list(_PUBLISHED_LENGTHS), "Of DeepSea in --figure.", **define)
     flags.DEFINE_string("published", None, "CSV of published results to overlay.", **define)
-    flags.DEFINE_boolean("inspect", False, "Draw where the agent is uncertain.", **define)
-    flags.DEFINE_list("inspect_episodes", ["100", "500", "1000"], "When to look.", **define)
+    flags.DEFINE_boolean("inspect", False, "Draw heat maps of the agent's belief.", **define)
+    flags.DEFINE_list("inspect_episodes", ["100", "500", "1000"], "Drawn by --inspect.", **define)
     return values
 
 
@@ -97,10 +104,11 @@ def make_config(options, *, method: str, length: int) -> experiment.Config:
     is_sea = options.env.startswith("deep_sea")
     min_local = options.min_local
     if min_local is None:
-        min_local = -0.05 if is_sea else 0.0
+        min_local = _DEEP_SEA_MIN_LOCAL if is_sea else _SEVEN_ROOM_MIN_LOCAL
     num_episodes = options.num_episodes
     if num_episodes is None:
-        num_episodes = 1000 if is_sea else 5000
+        num_episodes = _DEEP_SEA_EPISODES if is_sea else _SEVEN_ROOM_EPISODES
+    is_noisy = options.env == "deep_sea_stochastic"
     seed_axis = options.seed_axis
     if seed_axis == "auto":
         seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
@@ -115,7 +123,7 @@ def make_config(options, *, method: str, length: int) -> experiment.Config:
         ),
         num_episodes=num_episodes,
         count_weight=float(length) if is_sea else 1.0,
-        noise_precision=1.0 if options.env == "deep_sea_stochastic" else 1e6,
+        noise_precision=_NOISY_REWARD_PRECISION if is_noisy else posterior.NEARLY_NOISELESS,
         seed_axis=seed_axis,
         num_chunks=_num_chunks(options, length),
     )
@@ -124,8 +132,8 @@ def make_config(options, *, method: str, length: int) -> experiment.Config:
 def _num_chunks(options, length: int) -> int:
     """More where episodes take long, so that stopping a run takes seconds."""
     if not options.env.startswith("deep_sea"):
-        return 250
-    return 50 if length <= 10 else 10 * length
+        return _SEVEN_ROOM_CHUNKS
+    return _FEWEST_CHUNKS if length <= _SHORT_LENGTH else _CHUNKS_PER_ROW * length
 
 
 def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int | None:
@@ -173,14 +181,14 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
     if options.published:
         axis = "length" if is_sea else "episode"
         published = tabular_figures.read_published(options.published, axis)
-    places = []
+    workdirs = []
     for length in lengths:
         for method in options.methods:
-            places.append(workdir / (f"{method}_{length}" if is_sea else method))
-            signal_number = run_one(options, method=method, length=length, workdir=places[-1])
+            workdirs.append(workdir / (f"{method}_{length}" if is_sea else method))
+            signal_number = run_one(options, method=method, length=length, workdir=workdirs[-1])
             if signal_number is not None:
                 return signal_number
-    runs = tabular_figures.read_runs(places)
+    runs = tabular_figures.read_runs(workdirs)
     draw = tabular_figures.draw_deep_sea if is_sea else tabular_figures.draw_rooms
     print(f"figure -> {draw(runs, published, workdir / 'figure.png')}")
     return None
@@ -192,20 +200,20 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
     Returns:
         The number of the signal that stopped it, or None.
     """
-    looks_at = sorted(set(_integers("inspect_episodes", options.inspect_episodes)))
-    if not looks_at or looks_at[0] < 1:
+    drawn_at = sorted(set(_integers("inspect_episodes", options.inspect_episodes)))
+    if not drawn_at or drawn_at[0] < 1:
         raise ValueError(f"inspect_episodes must be positive, got {options.inspect_episodes}")
-    if options.num_episodes not in (None, looks_at[-1]):
+    if options.num_episodes not in (None, drawn_at[-1]):
         raise ValueError(
             f"num_episodes is {options.num_episodes}, but the last of inspect_episodes, "
-            f"{looks_at[-1]}, ends the run; leave num_episodes out"
+            f"{drawn_at[-1]}, ends the run; leave num_episodes out"
         )
     length = options.length if options.env != "seven_room" else 0
     environment = make_environment(options.env, length)
     config = dataclasses.replace(
         make_config(options, method=options.method, length=length),
-        num_episodes=looks_at[-1],
-        num_chunks=looks_at[-1] // math.gcd(*looks_at),
+        num_episodes=drawn_at[-1],
+        num_chunks=drawn_at[-1] // math.gcd(*drawn_at),
     )
     directory = RunDirectory(
         workdir,
@@ -214,36 +222,38 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
             "length": length or None,
             "seeds": [options.seed],
             "config": dataclasses.asdict(config),
-            "inspect_episodes": looks_at,
+            "inspect_episodes": drawn_at,
             **describe_program(),
         },
     )
     progress = begun = experiment.begin(environment, [options.seed], config=config)
-    seen, stopped_by, ticks = [], None, []
-    with cli.stop_signals() as stopped, tqdm(total=looks_at[-1], unit="ep") as bar:
+    snapshots, stopped_by, timestamps = [], None, []
+    bar = tabular_run.progress_bar(total=drawn_at[-1])
+    with cli.stop_signals() as stopped, bar:
         for progress in experiment.advance(environment, begun, config=config):
             done = progress.num_episodes
-            ticks.append((done, time.perf_counter()))
+            timestamps.append((done, time.perf_counter()))
             bar.update(done - bar.n)
-            if done in looks_at:
+            if done in drawn_at:
                 one = jax.tree.map(lambda leaf: leaf[0], progress.state)
                 key = jax.random.fold_in(jax.random.key(options.seed), done)
                 evaluation = agent.evaluate(one.belief, one.policy, key, config=config.agent)
-                look = tabular_figures.Look(
-                    done, *jax.device_get((one.policy, one.visits, *evaluation[:3]))
-                )
-                seen.append(look)
+                arrays = jax.device_get((one.policy, one.visits, *evaluation[:3]))
+                snapshots.append(tabular_figures.Snapshot(done, *arrays))
             stopped_by = stopped()
             if stopped_by is not None:
                 break
     about = {"method": options.method, "length": length, "seeds": [options.seed]}
-    tabular_run.write_results(directory, environment, progress, **about, ticks=ticks)
+    tabular_run.write_results(directory, environment, progress, **about, timestamps=timestamps)
     directory.close()
     if stopped_by is not None:
-        print(f"stopped after {progress.num_episodes} episodes, {len(seen)} looks are kept")
-    if seen:
+        print(
+            f"stopped after {progress.num_episodes} episodes, {len(snapshots)} snapshots are kept"
+        )
+    if snapshots:
         title = f"{environment.name}, {options.method}"
-        path = tabular_figures.draw_looks(environment, seen, workdir / "inspect.png", title)
+        path = workdir / "inspect.png"
+        tabular_figures.draw_snapshots(environment, snapshots, path, title)
         print(f"heat maps -> {path}")
     return stopped_by
 
@@ -281,7 +291,7 @@ def run(options) -> int:
         _check_read(options, what, "method", "length", "inspect_episodes")
     elif options.inspect:
         about_runs = ("methods", "lengths", "published", "num_seeds", "resume")
-        _check_read(options, "inspect, which looks at one run of one seed", *about_runs)
+        _check_read(options, "inspect, which draws one run of one seed", *about_runs)
     else:
         others = ("methods", "lengths", "published", "inspect_episodes")
         _check_read(options, "a single run, without --figure or --inspect", *others)

@@ -27,7 +27,7 @@ class Run(NamedTuple):
     total_regret: np.ndarray  # [R, E] cumulative
 
 
-class Look(NamedTuple):
+class Snapshot(NamedTuple):
     """The agent's belief about its policy after some episodes."""
 
     episode: int
@@ -35,7 +35,7 @@ class Look(NamedTuple):
     visits: np.ndarray  # [S, A]
     mean_q: np.ndarray  # [S, A]
     variance: np.ndarray  # [S, A]
-    local: np.ndarray  # [S, A]
+    uncertainty_reward: np.ndarray  # [S, A]
 
 
 def read_runs(workdirs: Iterable[pathlib.Path]) -> list[Run]:
@@ -195,27 +195,29 @@ def draw_rooms(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
     return _save(figure, path)
 
 
-def draw_looks(environment, looks: list[Look], path: pathlib.Path, title: str) -> pathlib.Path:
-    """Heat maps over the grid, one row of panels per look."""
+def draw_snapshots(
+    environment, snapshots: list[Snapshot], path: pathlib.Path, title: str
+) -> pathlib.Path:
+    """Heat maps over the grid, one row of panels per snapshot."""
     if environment.cells is None:
         raise ValueError("inspect needs an environment with cells, got one without")
-    names = ["mean Q", "sqrt(U)", "local uncertainty", "log10(1 + visits)"]
+    names = ["mean Q", "sqrt(U)", "uncertainty reward", "log10(1 + visits)"]
     rows, columns = environment.cells.T
     height, width = rows.max() + 1, columns.max() + 1
     figure, axes = _pyplot().subplots(
-        len(looks),
+        len(snapshots),
         4,
-        figsize=(4 * max(3.2, 0.13 * width + 1), len(looks) * max(1.9, 0.13 * height + 0.6)),
+        figsize=(4 * max(3.2, 0.13 * width + 1), len(snapshots) * max(1.9, 0.13 * height + 0.6)),
         layout="constrained",
         squeeze=False,
     )
-    for row, look in zip(axes, looks, strict=True):
-        state = np.arange(len(look.policy))
+    for row, snapshot in zip(axes, snapshots, strict=True):
+        state = np.arange(len(snapshot.policy))
         panels = (
-            look.mean_q[state, look.policy],
-            np.sqrt(np.maximum(look.variance[state, look.policy], 0)),
-            look.local[state, look.policy],
-            np.log10(1 + look.visits.sum(-1)),
+            snapshot.mean_q[state, snapshot.policy],
+            np.sqrt(np.maximum(snapshot.variance[state, snapshot.policy], 0)),
+            snapshot.uncertainty_reward[state, snapshot.policy],
+            np.log10(1 + snapshot.visits.sum(-1)),
         )
         for axis, name, values in zip(row, names, panels, strict=True):
             grid = np.full((height, width), np.nan)
@@ -228,7 +230,7 @@ def draw_looks(environment, looks: list[Look], path: pathlib.Path, title: str) -
             axis.set_title(name, fontsize=9)
             start = np.argmax(environment.start)
             axis.plot(columns[start], rows[start], "w.", markersize=5)
-        row[0].set_ylabel(f"episode {look.episode}")
+        row[0].set_ylabel(f"episode {snapshot.episode}")
     figure.suptitle(title)
     return _save(figure, path)
 

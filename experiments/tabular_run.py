@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import math
 import pathlib
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from qusac_jax.checkpoint import Checkpointer
 from qusac_jax.tabular import environments, experiment
 
 _SECONDS_BETWEEN_CHECKPOINTS = 120.0
-_FREE = ("num_episodes", "num_chunks", "seed_axis")
+_MAY_CHANGE = ("num_episodes", "num_chunks", "seed_axis")
 
 
 def run(
@@ -54,7 +55,7 @@ def run(
             "length": length or None,
             "seeds": list(seeds),
             # Without what may differ when the run goes on, on another device for example.
-            "config": dataclasses.asdict(config) | dict.fromkeys(_FREE),
+            "config": dataclasses.asdict(config) | dict.fromkeys(_MAY_CHANGE),
             "num_episodes": config.num_episodes,
             **describe_program(),
         },
@@ -78,27 +79,33 @@ def run(
     directory.accept(begun.num_episodes)
     method = config.agent.method
     label = f"{environment.name} {length} {method}" if length else f"{environment.name} {method}"
-    progress, stopped_by, ticks = begun, None, []
+    progress, stopped_by, timestamps = begun, None, []
     saved_at = time.perf_counter()
-    bar = tqdm(total=config.num_episodes, initial=begun.num_episodes, desc=label, unit="ep")
+    bar = progress_bar(total=config.num_episodes, initial=begun.num_episodes, label=label)
     with bar, cli.stop_signals() as stopped:
         for progress in experiment.advance(environment, begun, config=config):
-            ticks.append((progress.num_episodes, time.perf_counter()))
+            timestamps.append((progress.num_episodes, time.perf_counter()))
             bar.update(progress.num_episodes - bar.n)
             stopped_by = stopped()
             if stopped_by is not None:
                 break
-            if ticks[-1][1] - saved_at > _SECONDS_BETWEEN_CHECKPOINTS:
+            if timestamps[-1][1] - saved_at > _SECONDS_BETWEEN_CHECKPOINTS:
                 _save(checkpointer, directory, progress)
                 saved_at = time.perf_counter()
         _save(checkpointer, directory, progress)
     checkpointer.close()
     is_written = directory.read_summary().get("num_episodes") == progress.num_episodes
-    if not ticks and is_written and (workdir / "metrics.csv").is_file():
+    if not timestamps and is_written and (workdir / "metrics.csv").is_file():
         directory.close()
         return None
     summary = write_results(
-        directory, environment, progress, method=method, length=length, seeds=seeds, ticks=ticks
+        directory,
+        environment,
+        progress,
+        method=method,
+        length=length,
+        seeds=seeds,
+        timestamps=timestamps,
     )
     directory.close()
     learned = ""
@@ -111,6 +118,12 @@ def run(
     return stopped_by
 
 
+def progress_bar(*, total: int, initial: int = 0, label: str | None = None) -> tqdm:
+    """A bar over episodes; none where nobody watches, so that logs are not filled."""
+    is_watched = sys.stderr.isatty()
+    return tqdm(total=total, initial=initial, desc=label, unit="ep", disable=not is_watched)
+
+
 def write_results(
     directory: RunDirectory,
     environment: environments.Environment,
@@ -119,13 +132,13 @@ def write_results(
     method: str,
     length: int,
     seeds: Sequence[int],
-    ticks: list[tuple[int, float]],
+    timestamps: list[tuple[int, float]],
 ) -> dict[str, Any]:
     """Writes metrics.csv and summary.json, which is returned.
 
-    `ticks` are pairs of episodes done and the time then, in seconds.
+    `timestamps` are pairs of episodes done and the time then, in seconds.
     """
-    result = experiment.judge(environment, progress)
+    result = experiment.measure_regret(environment, progress)
     _write_metrics(directory.path / "metrics.csv", seeds, result)
     learning_time = experiment.learning_time(result.solved).tolist()
     summary = {
@@ -137,7 +150,7 @@ def write_results(
         "num_episodes": progress.num_episodes,
         "total_regret": result.regret.sum(1).tolist(),
         "learning_time": [None if math.isnan(episode) else episode for episode in learning_time],
-        "seconds_per_episode": _seconds_per_episode(ticks, len(seeds))
+        "seconds_per_episode": _seconds_per_episode(timestamps, len(seeds))
         or directory.read_summary().get("seconds_per_episode"),
     }
     directory.write_summary(summary)
@@ -166,11 +179,11 @@ def _write_metrics(path: pathlib.Path, seeds, result: experiment.Result) -> None
     partial.rename(path)
 
 
-def _seconds_per_episode(ticks: list[tuple[int, float]], num_seeds: int) -> float | None:
+def _seconds_per_episode(timestamps: list[tuple[int, float]], num_seeds: int) -> float | None:
     """Of one seed, without the first chunk, which includes compilation; None if it is the only."""
-    if len(ticks) < 2:
+    if len(timestamps) < 2:
         return None
-    (first, start), (last, end) = ticks[0], ticks[-1]
+    (first, start), (last, end) = timestamps[0], timestamps[-1]
     return (end - start) / (last - first) / num_seeds
 
 

@@ -2,16 +2,18 @@
 
 import operator
 
+import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
 
 ROW_TOLERANCE = 1e-5  # float32 rows of a thousand entries sum to 1 within this
-_MAX_ERROR = 1e-2
+_MAX_ERROR = 1e-2  # expected relative error of values beyond which a result is refused
+_ROUNDING_ERRORS = 4  # in machine epsilons and per state: what a row's sum can be off by
 
 
 def is_concrete(*values) -> bool:
-    """Whether no value is being traced, so that it can be looked at."""
+    """Whether no value is being traced, so that it can be checked."""
     return not any(isinstance(value, jax.core.Tracer) for value in values)
 
 
@@ -22,6 +24,24 @@ def check_scalars(**values) -> None:
             raise ValueError(
                 f"{name} must be a scalar, got shape {np.shape(value)}; use `jax.vmap` for several"
             )
+
+
+def check_choice(name: str, value, choices) -> None:
+    """Raises `ValueError` unless the value is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_discount(discount) -> None:
+    """Raises `ValueError` unless the discount is in [0, 1]."""
+    if not 0 <= float(discount) <= 1:
+        raise ValueError(f"discount must be in [0, 1], got {float(discount)}")
+
+
+def check_finite(name: str, array) -> None:
+    """Raises `ValueError` if the array has an entry that is NaN or infinite."""
+    if not np.all(np.isfinite(np.asarray(array))):
+        raise ValueError(f"{name} must be finite, got NaN or infinity; remove those entries")
 
 
 def check_count(name: str, value, least: int = 1) -> int:
@@ -97,13 +117,11 @@ def check_problem(
         num_batch_axes=int(np.ndim(transition) > 3),
     )
     check_scalars(discount=discount)
-    discount = float(discount)
-    if not 0 <= discount <= 1:
-        raise ValueError(f"discount must be in [0, 1], got {discount}")
+    check_discount(discount)
     check_policy(policy)
     for name, array in (("reward", reward), ("mean_reward", mean_reward)):
-        if array is not None and not np.all(np.isfinite(np.asarray(array))):
-            raise ValueError(f"{name} must be finite, got NaN or infinity; remove those entries")
+        if array is not None:
+            check_finite(name, array)
     for name, array in (("transition", transition), ("mean_transition", mean_transition)):
         if array is not None:
             check_transition(array, name=name)
@@ -113,7 +131,8 @@ def check_problem(
 
 def check_transition(transition, *, name: str = "transition") -> None:
     """Raises `ValueError` unless the last axis holds probabilities that sum to at most 1."""
-    lowest, highest = float(jnp.min(transition)), float(jnp.max(jnp.sum(transition, -1)))
+    with jax.ensure_compile_time_eval():  # arrays that a jitted function closes over
+        lowest, highest = float(jnp.min(transition)), float(jnp.max(jnp.sum(transition, -1)))
     if not np.isfinite(lowest + highest):
         raise ValueError(f"{name} must be finite, got NaN or infinity; remove those entries")
     if lowest < 0:
@@ -144,8 +163,8 @@ def _check_terminates(transition: np.ndarray, policy: np.ndarray, name: str) -> 
     """Raises unless from each state a positive probability leads out of the MDP."""
     for member in transition.reshape(-1, *transition.shape[-3:]):
         flow = np.einsum("sat,sa->st", member, policy)
-        # Slow termination is none of this check's business: `check_result` looks at the horizon.
-        rounding = min(ROW_TOLERANCE, 4 * len(flow) * np.finfo(flow.dtype).eps)
+        # Slow termination is for `check_result`, which knows the condition number.
+        rounding = min(ROW_TOLERANCE, _ROUNDING_ERRORS * len(flow) * np.finfo(flow.dtype).eps)
         ends = flow.sum(-1) < 1 - rounding
         leads_to, found = flow > 0, ends
         while found.any():
@@ -166,20 +185,21 @@ def check_result(result) -> None:
     For use outside `jit`, on what came out of it.
 
     Args:
-        result: anything with `residual` and `horizon`. The relative error to be expected of V and Q
-            is the machine epsilon of its dtype times `horizon`; more than 1 % is refused. Variances
-            that are small beside the squared values lose more.
+        result: anything with `residual` and `condition`. The relative error to be expected of V
+            and Q is the machine epsilon of its dtype times `condition`; more than 1 % is refused.
+            Variances that are small beside the squared values lose more.
 
     Raises:
         ValueError: naming the numbers and the remedy.
     """
-    horizon = np.asarray(result.horizon)
-    error = np.max(np.finfo(horizon.dtype).eps * horizon)
+    condition = np.asarray(result.condition)
+    error = np.max(np.finfo(condition.dtype).eps * condition)
     finite = all(np.all(np.isfinite(np.asarray(field))) for field in result)
     if not finite or error > _MAX_ERROR:
         raise ValueError(
             "the Bellman system is singular or ill-conditioned, or holds NaN or infinity: "
-            f"horizon = {np.max(horizon):.3g} expected discounted steps, residual = "
-            f"{np.max(np.asarray(result.residual)):.3g}, dtype = {horizon.dtype}; lower discount, "
-            "make sure that the policy terminates and that the input is finite, or use float64"
+            f"condition = {np.max(condition):.3g} expected discounted steps, residual = "
+            f"{np.max(np.asarray(result.residual)):.3g}, dtype = {condition.dtype}; lower "
+            "discount, make sure that the policy terminates and that the input is finite, or use "
+            "float64"
         )

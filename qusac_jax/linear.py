@@ -1,10 +1,11 @@
 """Linear systems of absorbing Markov chains, (I - discount * P) x = b with P >= 0.
 
 The inverse of such a matrix has no negative entry, so its largest row sum is the largest entry of
-the solution for b = 1: the expected discounted number of steps. Solved along with the other
-right-hand sides, it says for next to nothing how far a solution can be trusted.
+the solution for b = 1: the expected discounted number of steps until the chain ends. The condition
+number in the maximum norm is at most twice that. Solved along with the other right-hand sides, it
+says at next to no cost how far a solution can be trusted.
 
-Axes: S states, k right-hand sides.
+Axes: S states, J right-hand sides, N systems.
 """
 
 import functools
@@ -18,25 +19,31 @@ import jax.numpy as jnp
 from qusac_jax import _control
 
 _CACHED_BYTES = 2**22  # of matrices; with more, solving in turn is faster (BUILD_NOTES.md)
+# Expected steps are at least 1, the first; a solution with clearly less is a singular system's.
+_LEAST_STEPS = 0.9
+# A solution by BiCGStab is accepted if its residual is at most this many times the tolerance, plus
+# this many machine epsilons of x.
+_RESIDUAL_SLACK = 2
+_ROUNDING_ERRORS = 10
 
 
 class Solution(NamedTuple):
     """Solution of a system and how well it was solved."""
 
-    x: jax.Array  # [S, k]
+    x: jax.Array  # [S, J]
     residual: jax.Array  # [] max |(I - discount * P) x - b|
-    horizon: jax.Array  # [] expected discounted steps from the worst state; inf if singular
+    condition: jax.Array  # [] expected discounted steps from the worst state; inf if singular
 
 
 def solve(flow: jax.Array, rhs: jax.Array, discount: chex.Numeric) -> Solution:
     """Solves (I - discount * flow) x = rhs with one LU factorization.
 
     Works under `jit`, `vmap` and `grad`. A relative error of x of about machine epsilon times
-    `horizon` is to be expected; a singular system has the `horizon` infinity.
+    `condition` is to be expected; a singular system has the `condition` infinity.
 
     Args:
         flow: `[S, S]` probabilities of the next state; rows sum to at most 1.
-        rhs: `[S, k]`.
+        rhs: `[S, J]`.
         discount: in [0, 1].
 
     Returns:
@@ -48,8 +55,8 @@ def solve(flow: jax.Array, rhs: jax.Array, discount: chex.Numeric) -> Solution:
     fixed = jax.lax.stop_gradient(x)
     residual = jnp.max(jnp.abs(jnp.matmul(system, fixed, precision="highest") - rhs))
     steps = fixed[:, -1]
-    horizon = jnp.where(jnp.all(steps > 0.9), jnp.max(steps), jnp.inf)
-    return Solution(x[:, :-1], jax.lax.stop_gradient(residual), horizon)
+    condition = jnp.where(jnp.all(steps > _LEAST_STEPS), jnp.max(steps), jnp.inf)
+    return Solution(x[:, :-1], jax.lax.stop_gradient(residual), condition)
 
 
 def solve_system(system: jax.Array, rhs: jax.Array) -> jax.Array:
@@ -57,10 +64,10 @@ def solve_system(system: jax.Array, rhs: jax.Array) -> jax.Array:
 
     Args:
         system: `[S, S]`.
-        rhs: `[S, k]`.
+        rhs: `[S, J]`.
 
     Returns:
-        `[S, k]`; not finite where the system is singular.
+        `[S, J]`; not finite where the system is singular.
     """
     factors = _factorize(jax.lax.stop_gradient(system))
     return jax.lax.custom_linear_solve(
@@ -74,7 +81,7 @@ def solve_system(system: jax.Array, rhs: jax.Array) -> jax.Array:
 def _in_turn_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` with a `vmap` rule that maps in turn on CPU and at once elsewhere.
 
-    Where only the right-hand sides (the last argument, `[S, k]`) are many, they become columns of a
+    Where only the right-hand sides (the last argument, `[S, J]`) are many, they become columns of a
     single one, so that factors are shared and not copied.
 
     jaxlib's batched LAPACK kernels wait, in a thread of XLA's pool, for work that they put into the
@@ -139,7 +146,7 @@ def solve_warm(
     tolerance: float = 1e-6,
     max_iterations: int = 60,
 ) -> IterativeSolution:
-    """Solves N systems (I - discount * flow_i) x_i = rhs_i by BiCGStab from a guess.
+    """Solves N systems (I - discount * flow_i) x_i = rhs_i by BiCGStab from an initial guess.
 
     For repeated solves with slowly changing matrices, where a good guess is at hand: on CPU it is
     about ten times faster than LU at S = 900. In single precision the residual that BiCGStab
@@ -154,7 +161,7 @@ def solve_warm(
         flow: `[N, S, S]` probabilities of the next state; rows sum to at most 1.
         rhs: `[N, S]`.
         discount: in [0, 1].
-        start: `[N, S]` first guess.
+        start: `[N, S]` initial guess.
         tolerance: largest allowed 2-norm of a residual, relative to that of its `rhs` (or what
             rounding `x` causes, where that is larger).
         max_iterations: after which LU takes over.
@@ -187,8 +194,8 @@ def _solve_together(flow, rhs, start, *, discount, tolerance, max_iterations):
     scale = _norm(rhs)
 
     def is_open(x, residual):  # also where a norm is NaN
-        rounding = 10 * jnp.finfo(rhs.dtype).eps * _norm(x)
-        return ~jnp.all(_norm(residual) <= 2 * tolerance * scale + rounding)
+        rounding = _ROUNDING_ERRORS * jnp.finfo(rhs.dtype).eps * _norm(x)
+        return ~jnp.all(_norm(residual) <= _RESIDUAL_SLACK * tolerance * scale + rounding)
 
     def proceed(carry):
         count, x, residual = carry

@@ -10,11 +10,19 @@ import jax
 import jax.numpy as jnp
 
 from qusac_jax import linear
-from qusac_jax._checks import check_policy, check_result, check_scalars, is_concrete
-from qusac_jax._rows import average, next_mean, next_variance, with_derivative_of
+from qusac_jax._checks import (
+    check_discount,
+    check_policy,
+    check_result,
+    check_scalars,
+    is_concrete,
+)
+from qusac_jax._next_values import average, next_mean, next_variance, with_derivative_of
 
 if TYPE_CHECKING:
     from qusac_jax.posterior import Posterior
+
+_LEAST_PRECISION = 1e-30  # of a reward; its variance is finite in float32
 
 
 class Moments(NamedTuple):
@@ -28,23 +36,25 @@ class Moments(NamedTuple):
     mean_q: jax.Array  # [S, A] mean of Q
     covariance: jax.Array  # [S, S] covariance of V between states
     residual: jax.Array  # [] largest residual of the systems
-    horizon: jax.Array  # [] expected discounted steps in the mean MDP, or growth of the surprises
-    # in cycles where that is larger; inf if singular or divergent
+    # Expected discounted steps in the mean MDP, or growth of the surprises in cycles where that is
+    # larger; infinity if singular or divergent.
+    condition: jax.Array  # []
 
 
 def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Numeric) -> Moments:
     """Exact posterior mean and variance of the values under a Dirichlet-normal belief.
 
     For acyclic (layered) MDPs this is what `solve_exact` converges to as N grows. The surprise at a
-    state, r + discount * p V minus its mean, is uncorrelated between states, so that with M =
-    (I - discount * mean P)^-1 and D the variances of the surprises, Cov[V] = M diag(D) M^T. D is
-    linear in Cov[V] by the second moments of the Dirichlet; one more S x S system gives it.
+    state, r + discount * p V minus its mean, is uncorrelated between states, so that with the
+    fundamental matrix Z = (I - discount * mean P)^-1 and the variances d of the surprises, Cov[V] =
+    Z diag(d) Z^T. d is linear in Cov[V] by the second moments of the Dirichlet; one more S x S
+    system gives it.
 
     With cycles, V depends on the row p(s, a) again after coming back to s, and the correlation that
     this causes is ignored. The result is then the variance to first order in the posterior
     covariance of the rows (the delta method around the mean MDP) plus those higher-order terms that
     an acyclic MDP has: it is right in the limit of much data, and an approximation before. With too
-    little data the surprises of a cycle would grow without end, which `horizon` shows: infinity.
+    little data the surprises of a cycle would grow without end, which `condition` shows: infinity.
 
     Args:
         posterior: a `Posterior`. Zero concentrations rule out transitions, which is how an acyclic
@@ -69,14 +79,15 @@ def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Num
     if not is_concrete(policy, discount, *jax.tree.leaves(posterior)):
         return _solve_moments(posterior, policy, jnp.asarray(discount, dtype))
     check_policy(policy)
-    for name, least in (("concentration", 0.0), ("reward_precision", 1e-30)):
-        smallest = float(jnp.min(getattr(posterior, name)))
+    for name, least in (("concentration", 0.0), ("reward_precision", _LEAST_PRECISION)):
+        with jax.ensure_compile_time_eval():  # a belief that a jitted function closes over
+            smallest = float(jnp.min(getattr(posterior, name)))
         if not smallest >= least:
             raise ValueError(f"posterior.{name} must be at least {least}, got {smallest}")
-    if not 0 <= float(discount) <= 1:
-        raise ValueError(f"discount must be in [0, 1], got {discount}")
+    check_discount(discount)
     result = _solve_moments(posterior, policy, jnp.asarray(discount, dtype))
-    check_result(result)
+    if is_concrete(*result):
+        check_result(result)
     return result
 
 
@@ -93,18 +104,18 @@ def _solve_moments(posterior, policy, discount) -> Moments:
 
     # Var[p V] for V with mean m and covariance C is, by the second moments of the Dirichlet,
     #   (p (m^2 + diag C) - (p m)^2 - p C p) / (strength + 1) + p C p, p the mean row,
-    # whose first part is the surprise. diag C and p C p are linear in D.
+    # whose first part is the surprise. diag C and p C p are linear in d.
     next_inverse = average("sat,tu->sau", transition, inverse)
     diagonal = average("sat,tu->sau", transition, inverse**2)
     quadratic = next_inverse**2
     scale = 1 / (strength + 1)
     next_v = next_mean(transition, mean_v)
     known = scale * next_variance(transition, mean_v, next_v)
-    # A variance too; [S, A, S], to be multiplied by D.
+    # A variance too; [S, A, S], to be multiplied by d.
     within = diagonal - quadratic
     unknown = scale[..., None] * with_derivative_of(within, jnp.maximum(within, 0.0))
 
-    # D = base + gain D. `gain` is nilpotent if nothing is visited twice.
+    # d = base + gain d. `gain` is nilpotent if nothing is visited twice.
     weight = policy**2
     base = (weight * (reward_variance + discount**2 * known)).sum(-1)
     gain = discount**2 * average("sa,sau->su", weight, unknown)
@@ -127,5 +138,5 @@ def _solve_moments(posterior, policy, discount) -> Moments:
         mean_q=reward + discount * next_v,
         covariance=covariance,
         residual=jnp.maximum(bellman.residual, surprises.residual),
-        horizon=jnp.maximum(bellman.horizon, surprises.horizon),
+        condition=jnp.maximum(bellman.condition, surprises.condition),
     )

@@ -1,8 +1,8 @@
 """Dirichlet-normal belief over the transitions and rewards of a tabular MDP.
 
-Axes: S states, A actions, T observed transitions, N sampled MDPs, K points of a table. Column S of
-the Dirichlet is the terminal state, so that MDPs drawn from the belief are `[S, A, S]` and missing
-mass is termination.
+Axes: S states, A actions, T observed transitions, N sampled MDPs, P points of a table of
+quantiles. Column S of the Dirichlet is the terminal state, so that MDPs drawn from the belief are
+`[S, A, S]` and missing mass is termination.
 """
 
 import functools
@@ -17,7 +17,12 @@ import numpy as np
 from qusac_jax import _control, _variates
 from qusac_jax._checks import check_count, is_concrete
 
+NEARLY_NOISELESS = 1e6  # inverse variance of a reward that one observation makes known
+
 _LONE_TOTAL = 1e-30  # below this, a row of gamma variates is one variate and rounding
+_LEAST_CONCENTRATION = 1e-30  # of a scalar prior; float32 quantiles need more than this
+_PRIOR_ROUNDING = 1e-6  # relative; a concentration may be this much below its prior
+_EASY_COUNT = 1e3  # a count of which next to no gamma proposal is rejected
 
 
 class Posterior(NamedTuple):
@@ -27,7 +32,7 @@ class Posterior(NamedTuple):
     reward_mean: jax.Array  # [S, A] mean of the expected reward
     reward_precision: jax.Array  # [S, A] inverse variance of the expected reward, > 0
     prior: jax.Array  # [] or [S, A, S+1] concentration before any observation
-    log_quantile: jax.Array | None  # [2, K] log quantiles of Gamma(prior); None for an array prior
+    log_quantile: jax.Array | None  # [2, P] log quantiles of Gamma(prior); None for an array prior
 
 
 class Transitions(NamedTuple):
@@ -55,7 +60,7 @@ def init(
     reward_precision: float = 1.0,
     dtype: Any = jnp.float32,
 ) -> Posterior:
-    """The belief before any observation (appendix C, "Model learning").
+    """The belief before any observation (appendix C.1, "Model learning").
 
     Args:
         num_states: S, at least 1.
@@ -95,9 +100,10 @@ def init(
 
 def _check_prior(prior: np.ndarray, shape: tuple[int, int, int]) -> None:
     if prior.ndim == 0:
-        if not 1e-30 < prior < np.inf:
+        if not _LEAST_CONCENTRATION < prior < np.inf:
             raise ValueError(
-                f"concentration must be positive and finite, got {prior}; float32 needs over 1e-30"
+                f"concentration must be positive and finite, got {prior}; float32 needs over "
+                f"{_LEAST_CONCENTRATION}"
             )
     elif prior.shape != shape:
         raise ValueError(
@@ -116,7 +122,7 @@ def update(
     transitions: Transitions,
     *,
     weight: chex.Numeric = 1.0,
-    noise_precision: chex.Numeric = 1e6,
+    noise_precision: chex.Numeric = NEARLY_NOISELESS,
 ) -> Posterior:
     """The belief after some transitions (conjugate updates of both parts).
 
@@ -139,8 +145,8 @@ def update(
         check_transitions(transitions, *posterior.reward_mean.shape, weight=weight)
         if not 0 <= float(noise_precision) < np.inf:
             raise ValueError(
-                f"noise_precision must be finite and not negative, got {noise_precision}; 1e6 is "
-                "as good as no noise"
+                f"noise_precision must be finite and not negative, got {noise_precision}; "
+                f"{NEARLY_NOISELESS:g} is as good as no noise"
             )
     return _update(posterior, transitions, weight, noise_precision)
 
@@ -215,13 +221,16 @@ def check_transitions(
 
 @jax.jit
 def mean(posterior: Posterior) -> Mdp:
-    """The posterior mean MDP (eq. 1); its rows miss the mass of the terminal state."""
+    """The posterior mean MDP (eq. (2), mean_model).
+
+    Its rows miss the mass of the terminal state.
+    """
     total = posterior.concentration.sum(-1, keepdims=True)
     return Mdp(posterior.concentration[..., :-1] / total, posterior.reward_mean)
 
 
 def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
-    """Draws n MDPs from the belief (line 1 of Algorithm 1).
+    """Draws n MDPs from the belief (Algorithm 1 line 2, sample_mdp).
 
     With a scalar prior, a Dirichlet row is a normalised sum of Gamma(prior) variates, which every
     entry has and which come from a table of quantiles (interpolated to a relative 1e-3), and of
@@ -243,7 +252,8 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
     if is_concrete(posterior.concentration, posterior.prior):
         # A table holds the prior's part of each concentration; without one, nothing is in parts.
         prior = 0.0 if posterior.log_quantile is None else posterior.prior
-        least = float(jnp.min(posterior.concentration - prior * (1 - 1e-6)))
+        with jax.ensure_compile_time_eval():  # a belief that a jitted function closes over
+            least = float(jnp.min(posterior.concentration - prior * (1 - _PRIOR_ROUNDING)))
         if not least >= 0:
             raise ValueError(
                 "posterior.concentration must be at least posterior.prior, or 0 for an array "
@@ -315,8 +325,8 @@ def _add_counts(posterior, key, inner, terminal):
         entry, key, inner, terminal = carry
         key, key_draw = jax.random.split(key)
         is_visited = entry <= num_states
-        # In the other rows a count whose proposals are hardly ever rejected
-        count = jnp.where(is_visited, counts[state, action, entry], 1e3)
+        # The other rows must not prolong the rejection sampling.
+        count = jnp.where(is_visited, counts[state, action, entry], _EASY_COUNT)
         draw = jnp.where(is_visited, _variates.gamma(key_draw, count, terminal.shape), 0.0)
         inner = inner.at[:, state, action, entry].add(draw, mode="drop")
         terminal = terminal + jnp.where(entry == num_states, draw, 0.0)

@@ -2,9 +2,17 @@
 
 Everything works under `jit`, `vmap` and `grad`, in float32 and float64: the dtype of `transition`
 goes out. Outside `jit`, bad values raise `ValueError`; inside, the results carry a `residual` and a
-`horizon` for `check_result`. Missing probability mass is termination.
+`condition` for `check_result`. Missing probability mass is termination.
 
-Axes: S states, A actions, N ensemble members. Equation numbers are those of the paper.
+Algorithm 1 of the paper in these terms: line 2 (sample_mdp) is `qusac_jax.posterior.sample`; line 3
+(solve_bellman) is `solve_bellman`, for each sampled MDP and for their mean; line 4 (qvariance) is
+one of `ensemble_variance`, `solve_exact`, `solve_pombu` and `solve_upper_bound`, each of which does
+line 3 itself.
+
+The posterior mean value function V-bar (eq. (3), mean_value_function) is taken to be the value in
+the posterior mean MDP (eq. (2), mean_model), which it is for acyclic MDPs with independent rows.
+
+Axes: S states, A actions, N ensemble members. Equations, theorems and appendices are the paper's.
 """
 
 import functools
@@ -17,13 +25,14 @@ import jax.numpy as jnp
 
 from qusac_jax import linear
 from qusac_jax._checks import (
+    check_choice,
     check_problem,
     check_result,
     check_scalars,
     check_shapes,
     is_concrete,
 )
-from qusac_jax._rows import average, next_mean, next_variance, over_actions
+from qusac_jax._next_values import average, next_mean, next_variance, over_actions
 from qusac_jax.moments import Moments, solve_moments
 
 __all__ = [
@@ -52,7 +61,7 @@ class Values(NamedTuple):
     v: jax.Array  # [S]
     q: jax.Array  # [S, A]
     residual: jax.Array  # [] max |V - r_pi - discount * P_pi V|
-    horizon: jax.Array  # [] expected discounted steps to termination; inf if singular
+    condition: jax.Array  # [] expected discounted steps from the worst state; inf if singular
 
 
 class Variance(NamedTuple):
@@ -63,26 +72,30 @@ class Variance(NamedTuple):
     local_v: jax.Array  # [S] local uncertainty: no discount, no reward term, no clipping
     local_q: jax.Array  # [S, A]
     residual: jax.Array  # [] largest residual of all systems
-    horizon: jax.Array  # [] largest expected discounted steps of all MDPs; inf if singular
+    condition: jax.Array  # [] largest expected discounted steps of all MDPs; inf if singular
 
 
 class Decomposition(NamedTuple):
-    """Uncertainty about the mean value of the next state (eq. 7): total = the other two."""
+    """Uncertainty about the mean value of the next state: total = epistemic + aleatoric."""
 
     total_v: jax.Array  # [S]
-    epistemic_v: jax.Array  # [S] w of eq. 3
+    epistemic_v: jax.Array  # [S] w of eq. (4), pombu_rewards
     aleatoric_v: jax.Array  # [S]
     total_q: jax.Array  # [S, A]
     epistemic_q: jax.Array  # [S, A]
     aleatoric_q: jax.Array  # [S, A]
     residual: jax.Array  # []
-    horizon: jax.Array  # []
+    condition: jax.Array  # []
 
 
 def solve_bellman(
     transition: chex.Array, reward: chex.Array, policy: chex.Array, discount: chex.Numeric
 ) -> Values:
     """Values of a policy in one MDP: V = r_pi + discount * P_pi V.
+
+    The value function of eq. (1), and what Algorithm 1 line 3 (solve_bellman) does for each sampled
+    MDP. In the posterior mean MDP it is the mean value function V-bar of eq. (3),
+    mean_value_function, if the MDPs are acyclic and their rows independent.
 
     Args:
         transition: `[S, A, S]` probabilities of the next state; rows sum to at most 1.
@@ -110,11 +123,22 @@ def solve_exact(
     mean_reward: chex.Array | None = None,
     form: str = "difference",
 ) -> Variance:
-    """Epistemic variance from the exact UBE (eqs. 5 and 6, Theorem 1; rewards: appendix B).
+    """Epistemic variance from the exact UBE (qvariance exact_ube of Algorithm 1 line 4).
 
-    Exact for acyclic MDPs with independent rows, in the limit of many members. What is propagated
-    is max(min_local, Var[r] + discount^2 u). In V-form, u(s) is over a and s'; in Q-form, u(s, a)
-    is over s' and a'.
+    Solves eq. (6), bellman_exact, with the local uncertainty u of eq. (7), bellman_exact_reward
+    (Theorem 1); unknown rewards are those of appendix B.1. What is propagated is
+    max(min_local, Var[r] + discount^2 u). In V-form, u(s) is over a and s'; in Q-form (appendices
+    B.2 and B.3), u(s, a) is over s' and a'.
+
+    The theory is for acyclic MDPs with independent rows: there, in the limit of many members, the
+    result is the posterior variance. On MDPs with cycles it is not exactly that, because the row of
+    a state and the values of the states that follow depend on each other: with much data it is
+    close, with little data it can be far off, even negative (which `min_local` prevents).
+
+    Why not take the variance of the members' values (`ensemble_variance`), which needs no such
+    assumption? Of few members, that variance is noisy, while a UBE adds up local uncertainties of
+    many states and so averages their errors. And a UBE is a Bellman equation with local rewards:
+    a network can learn its solution from single transitions, as QU-SAC's U-net does.
 
     Args:
         transition: `[N, S, A, S]` members' probabilities of the next state.
@@ -125,9 +149,10 @@ def solve_exact(
             (then U may be negative where its assumptions do not hold).
         mean_transition: `[S, A, S]` posterior mean; by default the ensemble's.
         mean_reward: `[S, A]` posterior mean; by default the ensemble's.
-        form: algebraic form of u, equal under the theory's assumptions: "total" (eq. 6), "gap" (w
-            minus the mean difference of aleatoric variances, Theorem 2) or "difference" (w minus
-            the mean aleatoric variance of Q_i - mean Q, never above w).
+        form: algebraic form of u, equal under the theory's assumptions: "total" (eq. (7),
+            bellman_exact_reward), "gap" (w minus the mean difference of aleatoric variances,
+            Theorem 2) or "difference" (w minus the mean aleatoric variance of Q_i - mean Q, never
+            above w; appendix B.3, exact_ube_q_rewards).
 
     Returns:
         A `Variance`.
@@ -136,8 +161,7 @@ def solve_exact(
         ValueError: for wrong shapes or an unknown form, and outside `jit` for bad values or an
             ill-conditioned system.
     """
-    if form not in FORMS:
-        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+    check_choice("form", form, FORMS)
     if min_local is not None:
         check_scalars(min_local=min_local)
         if is_concrete(min_local) and not float(min_local) < float("inf"):
@@ -156,10 +180,11 @@ def solve_pombu(
     mean_transition: chex.Array | None = None,
     mean_reward: chex.Array | None = None,
 ) -> Variance:
-    """Upper bound of the epistemic variance from the UBE of Zhou et al. (eqs. 3 and 4).
+    """Upper bound of the epistemic variance from the UBE of Zhou et al. (2020).
 
-    Arguments, result and errors are those of `solve_exact`; the local uncertainty is w, which is
-    never negative.
+    The qvariance pombu of Algorithm 1 line 4: eq. (5), ube_pombu, whose local uncertainty is w of
+    eq. (4), pombu_rewards (in Q-form: appendix B.3, pombu_q_rewards), never negative. Arguments,
+    result and errors are those of `solve_exact`.
     """
     solver = functools.partial(_solve_ube, form="pombu")
     return _checked(solver, 1, transition, reward, policy, discount, mean_transition, mean_reward)
@@ -174,9 +199,11 @@ def solve_upper_bound(
     mean_transition: chex.Array | None = None,
     mean_reward: chex.Array | None = None,
 ) -> Variance:
-    """Looser bound from a UBE whose local uncertainty is the members' variance of Q (eq. 10).
+    """Looser bound from a UBE whose local uncertainty is the members' variance of Q.
 
-    Arguments, result and errors are those of `solve_exact`.
+    The qvariance upper_bound of Algorithm 1 line 4. Its local uncertainty is w-hat_ub of eq. (12),
+    modified_rewards, dividing by N (in V-form: the members' variance of V). Arguments, result and
+    errors are those of `solve_exact`.
     """
     solver = functools.partial(_solve_ube, form="upper_bound")
     return _checked(solver, 1, transition, reward, policy, discount, mean_transition, mean_reward)
@@ -187,8 +214,8 @@ def ensemble_variance(
 ) -> Variance:
     """Variance of the members' values (dividing by N); nothing is propagated.
 
-    Arguments, result and errors are those of `solve_exact`; `local_v` and `local_q` are the
-    variances themselves.
+    The qvariance ensemble_var of Algorithm 1 line 4. Arguments, result and errors are those of
+    `solve_exact`; `local_v` and `local_q` are the variances themselves.
     """
     return _checked(_ensemble_variance, 1, transition, reward, policy, discount)
 
@@ -196,11 +223,12 @@ def ensemble_variance(
 def decompose(
     transition: chex.Array, reward: chex.Array, policy: chex.Array, discount: chex.Numeric
 ) -> Decomposition:
-    """Splits the variance of the mean value of the next state into its two sources (eq. 7).
+    """Splits the variance of the mean value of the next state into its two sources.
 
-    total = Var over a, s' ~ policy, mean transition; epistemic = w, the variance over members of
-    the expectation; aleatoric = the mean over members of the variance. Discount and rewards enter
-    only through the mean values. Arguments and errors are those of `solve_exact`.
+    Eq. (8), interpretation: total = Var over a, s' ~ policy, mean transition; epistemic = w, the
+    variance over members of the expectation; aleatoric = the mean over members of the variance.
+    Discount and rewards enter only through the mean values. Arguments and errors are those of
+    `solve_exact`.
     """
     return _checked(_decompose, 1, transition, reward, policy, discount)
 
@@ -246,7 +274,7 @@ def _solve_bellman(transition, reward, policy, discount) -> Values:
     )
     v = solution.x[:, 0]
     q = reward + discount * next_mean(transition, v)
-    return Values(v, q, solution.residual, solution.horizon)
+    return Values(v, q, solution.residual, solution.condition)
 
 
 _solve_members = jax.vmap(_solve_bellman, in_axes=(0, 0, None, None))
@@ -263,23 +291,26 @@ def _solve_ube(
     ensemble = (transition, mean_transition, policy)
     local_v = _local(form, _next_v, ensemble, members.v, mean.v)
     local_q = _local(form, _next_q, ensemble, members.q, mean.q)
-    cost_v = over_actions(policy, reward).var(0) + discount**2 * local_v
-    cost_q = reward.var(0) + discount**2 * local_q
+    reward_v = over_actions(policy, reward).var(0) + discount**2 * local_v
+    reward_q = reward.var(0) + discount**2 * local_q
     if min_local is not None:
-        cost_v, cost_q = jnp.maximum(cost_v, min_local), jnp.maximum(cost_q, min_local)
-    v, q, solution = _propagate(mean_transition, policy, discount, cost_v, cost_q)
+        reward_v, reward_q = jnp.maximum(reward_v, min_local), jnp.maximum(reward_q, min_local)
+    v, q, solution = _propagate(mean_transition, policy, discount, reward_v, reward_q)
     residual = jnp.maximum(solution.residual, jnp.maximum(members.residual.max(), mean.residual))
-    horizon = jnp.maximum(members.horizon.max(), mean.horizon)
-    return Variance(v, q, local_v, local_q, residual, jnp.maximum(horizon, solution.horizon))
+    condition = jnp.maximum(members.condition.max(), mean.condition)
+    return Variance(v, q, local_v, local_q, residual, jnp.maximum(condition, solution.condition))
 
 
-def _propagate(transition, policy, discount, cost_v, cost_q):
-    """V- and Q-form of U = cost + discount^2 P U share one matrix, hence one factorization."""
+def _propagate(transition, policy, discount, reward_v, reward_q):
+    """V- and Q-form of U = reward + discount^2 P U, for uncertainty rewards of both forms.
+
+    They share one matrix, hence one factorization.
+    """
     flow = average("sat,sa->st", transition, policy)
-    rhs = jnp.stack([cost_v, over_actions(policy, cost_q)], -1)
+    rhs = jnp.stack([reward_v, over_actions(policy, reward_q)], -1)
     solution = linear.solve(flow, rhs, discount**2)
     v, next_u = solution.x.T
-    return v, cost_q + discount**2 * next_mean(transition, next_u), solution
+    return v, reward_q + discount**2 * next_mean(transition, next_u), solution
 
 
 def _local(form, next_moments, ensemble, members, mean):
@@ -309,7 +340,7 @@ def _local(form, next_moments, ensemble, members, mean):
 def _ensemble_variance(transition, reward, policy, discount) -> Variance:
     members = _solve_members(transition, reward, policy, discount)
     v, q = members.v.var(0), members.q.var(0)
-    return Variance(v, q, v, q, members.residual.max(), members.horizon.max())
+    return Variance(v, q, v, q, members.residual.max(), members.condition.max())
 
 
 @jax.jit
@@ -325,7 +356,7 @@ def _decompose(transition, reward, policy, discount) -> Decomposition:
         return total, means.var(0), variances.mean(0)
 
     return Decomposition(
-        *parts(_next_v, mean.v), *parts(_next_q, mean.q), mean.residual, mean.horizon
+        *parts(_next_v, mean.v), *parts(_next_q, mean.q), mean.residual, mean.condition
     )
 
 

@@ -102,7 +102,7 @@ def test_bellman_by_hand():
     result = ube.solve_bellman(transition, jnp.array([[1.0], [2.0]]), jnp.ones((2, 1)), 0.5)
     np.testing.assert_allclose(result.v, [2.0, 2.0])
     np.testing.assert_allclose(result.q, [[2.0], [2.0]])
-    np.testing.assert_allclose(result.horizon, 1.5)
+    np.testing.assert_allclose(result.condition, 1.5)
 
 
 @checked
@@ -121,7 +121,7 @@ def test_bellman_recovers_drawn_values(seed, discount):
 def test_discount_one_on_an_absorbing_problem():
     # Each step ends the episode with probability 1/4, so 4 steps of reward 1.
     result = ube.solve_bellman(np.array([[[0.75]]]), np.ones((1, 1)), np.ones((1, 1)), 1.0)
-    np.testing.assert_allclose([result.v[0], result.horizon], [4.0, 4.0])
+    np.testing.assert_allclose([result.v[0], result.condition], [4.0, 4.0])
 
 
 # Theory, on beliefs that are enumerated.
@@ -459,10 +459,10 @@ def test_residual_and_horizon_are_the_worst_of_all_systems():
     for solver in SOLVERS.values():
         result = solver(transition, reward, policy, 1.0)
         assert result.residual >= max(values.residual for values in each) > 0
-        assert result.horizon >= max(values.horizon for values in each)
+        assert result.condition >= max(values.condition for values in each)
     transition[1, 0, :] = np.eye(5)[0]  # one member never leaves state 0
     for solver in SOLVERS.values():
-        assert not np.isfinite(jax.jit(solver)(transition, reward, policy, 1.0).horizon)
+        assert not np.isfinite(jax.jit(solver)(transition, reward, policy, 1.0).condition)
 
 
 def test_gradient_of_the_bound_outside_jit():
@@ -476,10 +476,10 @@ def test_gradient_of_the_bound_outside_jit():
 # What cannot be solved, and what a user may pass by mistake.
 
 
-def test_singular_system_under_jit_is_seen_in_the_horizon():
+def test_singular_system_under_jit_is_seen_in_the_condition():
     loop = jnp.ones((1, 1, 1))  # one state that never ends
     result = jax.jit(ube.solve_bellman)(loop, jnp.ones((1, 1)), jnp.ones((1, 1)), 1.0)
-    assert not np.isfinite(result.horizon)
+    assert not np.isfinite(result.condition)
     with pytest.raises(ValueError, match="singular or ill-conditioned"):
         ube.check_result(result)
 
@@ -696,7 +696,7 @@ def test_moments_refuse_cycles_whose_surprises_grow(counts, discount):
     # One state that returns to itself or ends: with so little data, the series has no limit.
     belief = posterior.init(1, 1, concentration=np.array([[counts]]), dtype=float)
     result = jax.jit(ube.solve_moments)(belief, jnp.ones((1, 1)), discount)
-    assert not result.horizon < 1e5
+    assert not result.condition < 1e5
     if discount < 1:
         with pytest.raises(ValueError, match="singular or ill-conditioned"):
             ube.solve_moments(belief, jnp.ones((1, 1)), discount)

@@ -88,13 +88,13 @@ def unet_loss(log_u: jax.Array, target: jax.Array) -> jax.Array:
     """(symlog(z) - softplus output)², eq. (13), loss_u: mean over the batch.
 
     Args:
-        log_u: `[num_unets, B]`, the U-net's last linear output; its softplus is symlog(U).
+        log_u: `[B]`, the U-net's last linear output; its softplus is symlog(U).
         target: `[B]` z.
 
     Returns:
         `[]`.
     """
-    return jnp.sum(jnp.mean(jnp.square(symlog(target) - jax.nn.softplus(log_u)), axis=-1))
+    return jnp.mean(jnp.square(symlog(target) - jax.nn.softplus(log_u)))
 
 
 def actor_loss(

@@ -22,8 +22,15 @@ LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 # Cap of the U-net's pre-activation: U below e^40 keeps symexp and its gradient finite in float32.
 LOG_U_MAX = 40.0
 # Of the weights of random reward functions. The larger, the rougher the functions, and the more of
-# them is left where there are data: BUILD_NOTES.md compares 2, 3 and 5.
+# them is left where there are data: docs/results/deep_decisions.md compares 2, 3
+# and 5.
 _PRIOR_GAIN = 2.0
+_PRIOR_HIDDEN = (64, 64)
+# Newton-Schulz iterations of `orthogonal`: a singular value grows by 3/2 in each until near 1,
+# then converges quadratically. 50 do for values down to 1e-7 of the norm.
+_ORTHOGONAL_ITERATIONS = 50
+# Where the soft bounds of the members' log variances start.
+_MIN_LOG_VAR, _MAX_LOG_VAR = -10.0, 0.5
 
 
 def stacked(init: nn.initializers.Initializer, stack: Sequence[int]) -> Callable[..., jax.Array]:
@@ -56,9 +63,7 @@ def orthogonal(gain: float) -> nn.initializers.Initializer:
             gram = jnp.matmul(x, x.T, precision="highest")
             return 1.5 * x - 0.5 * jnp.matmul(gram, x, precision="highest")
 
-        # A singular value grows by 3/2 per iteration until it is near 1, then converges
-        # quadratically: 50 iterations do for values down to 1e-7 of the norm.
-        x = jax.lax.fori_loop(0, 50, improve, x / jnp.linalg.norm(x))
+        x = jax.lax.fori_loop(0, _ORTHOGONAL_ITERATIONS, improve, x / jnp.linalg.norm(x))
         return gain * (x if wide else x.T)
 
     return init
@@ -150,29 +155,21 @@ class UNet(nn.Module):
     """
 
     hidden: tuple[int, ...]
-    num_unets: int = 1
-    init_gain: float = 1.0
 
     @nn.compact
     def __call__(self, observation: jax.Array, action: jax.Array) -> jax.Array:
-        """`[B, O], [B, A] -> [num_unets, B]` log U, which `to_std` and `to_variance` read."""
-        mlp = MLP(
-            self.hidden,
-            1,
-            (self.num_unets,),
-            kernel_init=orthogonal(self.init_gain),
-        )
-        return mlp(jnp.concatenate([observation, action], axis=-1))[..., 0]
+        """`[B, O], [B, A] -> [B]` log U, which `to_std` and `to_variance` read."""
+        return MLP(self.hidden, 1)(jnp.concatenate([observation, action], axis=-1))[..., 0]
 
 
 def to_variance(log_u: jax.Array) -> jax.Array:
-    """U `[B]` of the U-nets' outputs `[num_unets, B]`: their minimum, finite for any input."""
-    return jnp.exp(jnp.minimum(jnp.min(log_u, axis=0), LOG_U_MAX))
+    """U `[...]` of the U-net's output `[...]`, finite for any input."""
+    return jnp.exp(jnp.minimum(log_u, LOG_U_MAX))
 
 
 def to_std(log_u: jax.Array) -> jax.Array:
-    """sqrt(U) `[B]` of the U-nets' outputs `[num_unets, B]`."""
-    return jnp.exp(0.5 * jnp.minimum(jnp.min(log_u, axis=0), LOG_U_MAX))
+    """sqrt(U) `[...]` of the U-net's output `[...]`."""
+    return jnp.exp(0.5 * jnp.minimum(log_u, LOG_U_MAX))
 
 
 class Dynamics(nn.Module):
@@ -209,7 +206,7 @@ class Dynamics(nn.Module):
         mean, raw = jnp.split(output, 2, axis=-1)
         if self.reward_prior_scale:
             prior = MLP(
-                (64, 64),
+                _PRIOR_HIDDEN,
                 1,
                 stack,
                 kernel_init=orthogonal(_PRIOR_GAIN),
@@ -218,8 +215,8 @@ class Dynamics(nn.Module):
             )(inputs)
             prior = jax.lax.stop_gradient(self.reward_prior_scale / _PRIOR_GAIN * prior)
             mean = mean.at[..., -1:].add(prior)
-        upper = self.param("max_log_var", nn.initializers.constant(0.5), (*stack, size))
-        lower = self.param("min_log_var", nn.initializers.constant(-10.0), (*stack, size))
+        upper = self.param("max_log_var", nn.initializers.constant(_MAX_LOG_VAR), (*stack, size))
+        lower = self.param("min_log_var", nn.initializers.constant(_MIN_LOG_VAR), (*stack, size))
         # Soft bounds (Chua et al., 2018, appendix A): extrapolated variances stay reasonable.
         raw = upper[:, None] - jax.nn.softplus(upper[:, None] - raw)
         return mean, lower[:, None] + jax.nn.softplus(raw - lower[:, None])

@@ -1,7 +1,6 @@
 """Tabular policy optimisation under a belief: optimistic policy iteration (OFU) and PSRL.
 
-Policies are deterministic, `[S]` integers. Axes: S states, A actions, N sampled MDPs, H steps of
-policy iteration.
+Policies are deterministic, `[S]` integers. Axes: S states, A actions, N sampled MDPs.
 """
 
 import dataclasses
@@ -14,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax import linear, moments, posterior
-from qusac_jax._checks import check_count
+from qusac_jax._checks import check_choice, check_count
+from qusac_jax._next_values import next_mean
 
 METHODS = (
     "ensemble_mean",
@@ -35,23 +35,20 @@ _PROPAGATING = ("pombu", "exact_ube", "upper_bound")
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """How an agent chooses its policy. The defaults are the paper's (appendix C)."""
+    """How an agent chooses its policy. The defaults are the paper's (appendix C.1)."""
 
-    method: str = "exact_ube"  # a qvariance, or psrl
+    method: str = "exact_ube"  # psrl, or the qvariance of Algorithm 1 line 4
     discount: float = 0.99  # in [0, 1)
-    risk: float = 1.0  # lambda of eq. 8; positive seeks, negative avoids
+    risk: float = 1.0  # lambda of eq. (9), policy_opt; positive seeks, negative avoids
     num_members: int = 5  # N
-    min_local: float = 0.0  # u_min, lower bound of reward variance + discount^2 u
+    min_local: float = 0.0  # u_min, least uncertainty reward; -0.05 for DeepSea
     max_steps: int = 40  # of policy iteration
     solver: str = "warm"  # warm-started BiCGStab with LU as its fallback, or always lu
 
     def __post_init__(self):
         """Raises `ValueError` naming the field, its value and what is allowed."""
         for name, allowed in (("method", METHODS), ("solver", SOLVERS)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
-                )
+            check_choice(name, getattr(self, name), allowed)
         if not 0 <= np.float32(self.discount) < 1:  # beliefs may be of float32
             raise ValueError(
                 f"discount must be in [0, 1) in float32, got {self.discount}; with 1, a policy "
@@ -64,8 +61,8 @@ class Config:
                 raise ValueError(f"{name} must be finite, got {getattr(self, name)}")
 
 
-class Guess(NamedTuple):
-    """Solutions of the last step, from which the next solver starts."""
+class WarmStart(NamedTuple):
+    """Solutions of the last step, from which the next solves start."""
 
     mean: jax.Array  # [S] value in the mean MDP
     members: jax.Array  # [N, S] value in each member
@@ -77,36 +74,38 @@ class Evaluation(NamedTuple):
 
     mean_q: jax.Array  # [S, A] Q of the mean MDP
     variance: jax.Array  # [S, A] estimate of the epistemic variance of Q; 0 for psrl
-    local: jax.Array  # [S, A] what is propagated: reward variance + discount^2 u, clipped
-    horizon: jax.Array  # [] of `moments`: infinity where its variance diverges; else 0
+    uncertainty_reward: jax.Array  # [S, A] propagated: reward variance + discount^2 u, clipped
+    condition: jax.Array  # [] of `moments`: infinity where its variance diverges; else 0
 
 
 class Plan(NamedTuple):
     """Result of policy iteration."""
 
     policy: jax.Array  # [S] actions
-    guess: Guess  # for the next call
+    warm_start: WarmStart  # for the next call
     evaluation: Evaluation  # of the policy before the last improvement that was computed
     steps: jax.Array  # [] of policy iteration that were computed
     period: jax.Array  # [] of the cycle that it ended in: 1 = converged, 0 = cut off before
 
 
-def init_guess(num_states: int, config: Config, dtype=jnp.float32) -> Guess:
+def init_warm_start(num_states: int, config: Config, dtype=jnp.float32) -> WarmStart:
     """Zeros, for the first call of `optimize`."""
     members = jnp.zeros((config.num_members, num_states), dtype)
-    return Guess(members[0], members, members[0])
+    return WarmStart(members[0], members, members[0])
 
 
 @functools.partial(jax.jit, static_argnames="config")
 def optimize(
     belief: posterior.Posterior,
     policy: jax.Array,
-    guess: Guess,
+    warm_start: WarmStart,
     key: chex.PRNGKey,
     *,
     config: Config,
 ) -> Plan:
-    """Policy iteration on Q + risk * sqrt(U) (eq. 8, Algorithm 1), or on one sample (PSRL).
+    """Policy iteration on Q + risk * sqrt(U) (eq. (9), policy_opt), or on one sample (PSRL).
+
+    Q is V-bar's, of the posterior mean MDP, and U is estimated as in Algorithm 1.
 
     MDPs are sampled once. At most `config.max_steps` policies are evaluated; where the greedy map
     returns to a policy that it has seen, the rest of its cycle is stepped through without
@@ -115,7 +114,7 @@ def optimize(
     Args:
         belief: over transitions and rewards.
         policy: `[S]` actions to start from.
-        guess: solutions to start from; has no influence on the result beyond the solver's
+        warm_start: solutions to start from; without influence on the result beyond the solver's
             tolerance.
         key: consumed.
         config: static.
@@ -124,48 +123,48 @@ def optimize(
         A `Plan`.
     """
     key_sample, key_tie = jax.random.split(key)
-    mean, members = _models(belief, key_sample, config)
+    mean, members = _sample_models(belief, key_sample, config)
     preference = jax.random.uniform(key_tie, belief.reward_mean.shape)
     evaluate = functools.partial(_evaluate, belief, mean, members, config=config)
     history = jnp.full((config.max_steps + 1, len(policy)), -1, policy.dtype).at[0].set(policy)
 
     def improve(carry):
-        step, history, _, guess, _ = carry
-        evaluation, guess = evaluate(history[step], guess)
+        step, history, _, warm_start, _ = carry
+        evaluation, warm_start = evaluate(history[step], warm_start)
         greedy = _greedy(evaluation, preference, config.risk).astype(history.dtype)
         seen = jnp.all(history == greedy, -1)
         period = jnp.where(jnp.any(seen), step + 1 - jnp.argmax(seen), 0)
-        return step + 1, history.at[step + 1].set(greedy), period, guess, evaluation
+        return step + 1, history.at[step + 1].set(greedy), period, warm_start, evaluation
 
     def proceed(carry):
         return (carry[0] < config.max_steps) & (carry[2] == 0)
 
-    nothing = jnp.zeros_like(belief.reward_mean)
-    evaluation = Evaluation(nothing, nothing, nothing, nothing[0, 0])
+    zeros = jnp.zeros_like(belief.reward_mean)
+    evaluation = Evaluation(zeros, zeros, zeros, zeros[0, 0])
     zero = jnp.zeros((), int)
-    carry = (zero, history, zero, guess, evaluation)
-    steps, history, period, guess, evaluation = jax.lax.while_loop(proceed, improve, carry)
+    carry = (zero, history, zero, warm_start, evaluation)
+    steps, history, period, warm_start, evaluation = jax.lax.while_loop(proceed, improve, carry)
     # `max_steps` steps along the cycle that ends at `steps` end here:
     left = jnp.where(period > 0, (config.max_steps - steps) % jnp.maximum(period, 1), 0)
     last = jnp.where(left > 0, steps - period + left, steps)
-    return Plan(history[last], guess, evaluation, steps, period)
+    return Plan(history[last], warm_start, evaluation, steps, period)
 
 
 @functools.partial(jax.jit, static_argnames="config")
 def evaluate(
     belief: posterior.Posterior, policy: jax.Array, key: chex.PRNGKey, *, config: Config
 ) -> Evaluation:
-    """Mean values and epistemic variance of a policy `[S]` (Algorithm 1), for a look at them.
+    """Mean values and epistemic variance of a policy `[S]` (Algorithm 1).
 
     Arguments are those of `optimize`; returns an `Evaluation`.
     """
-    mean, members = _models(belief, key, config)
-    guess = init_guess(len(policy), config, belief.reward_mean.dtype)
-    return _evaluate(belief, mean, members, policy, guess, config=config)[0]
+    mean, members = _sample_models(belief, key, config)
+    warm_start = init_warm_start(len(policy), config, belief.reward_mean.dtype)
+    return _evaluate(belief, mean, members, policy, warm_start, config=config)[0]
 
 
-def _models(belief, key, config):
-    """The MDP that Q comes from, and the ensemble or None."""
+def _sample_models(belief, key, config):
+    """The MDP that Q comes from, and the ensemble or None (Algorithm 1 line 2)."""
     if config.method == "psrl":
         return jax.tree.map(lambda x: x[0], posterior.sample(belief, key, 1)), None
     if config.method in _SAMPLING:
@@ -179,8 +178,8 @@ def _greedy(evaluation, preference, risk):
     return jnp.argmax(jnp.where(is_best, preference, -1.0), -1)
 
 
-def _evaluate(belief, mean, members, policy, guess, *, config):
-    """One step of Algorithm 1 for a deterministic policy, from guesses of its solutions."""
+def _evaluate(belief, mean, members, policy, warm_start, *, config):
+    """Lines 3 and 4 of Algorithm 1 for a deterministic policy."""
     state = jnp.arange(len(policy))
     solve = functools.partial(_solve, solver=config.solver)
     mean_flow = mean.transition[None, state, policy]
@@ -188,31 +187,34 @@ def _evaluate(belief, mean, members, policy, guess, *, config):
     def solve_mean(rhs, discount, start):
         return solve(mean_flow, rhs[None], discount, start[None])[0]
 
-    mean_v = solve_mean(mean.reward[state, policy], config.discount, guess.mean)
-    mean_q = mean.reward + config.discount * _next_value(mean.transition, mean_v)
-    guess = guess._replace(mean=mean_v)
-    local = variance = jnp.zeros_like(mean_q)
-    horizon = jnp.zeros((), mean_q.dtype)
+    mean_v = solve_mean(mean.reward[state, policy], config.discount, warm_start.mean)
+    mean_q = mean.reward + config.discount * next_mean(mean.transition, mean_v)
+    warm_start = warm_start._replace(mean=mean_v)
+    uncertainty_reward = variance = jnp.zeros_like(mean_q)
+    condition = jnp.zeros((), mean_q.dtype)
     if config.method == "moments":
         one_hot = jax.nn.one_hot(policy, mean_q.shape[-1], dtype=mean_q.dtype)
         result = moments.solve_moments(belief, one_hot, config.discount)
-        local = 1 / belief.reward_precision + config.discount**2 * result.local_q
-        variance, horizon = result.q, result.horizon
+        uncertainty_reward = 1 / belief.reward_precision + config.discount**2 * result.local_q
+        variance, condition = result.q, result.condition
     elif members is not None:
         if config.method in _WITH_MEMBER_VALUES:
             flow, rhs = members.transition[:, state, policy], members.reward[:, state, policy]
-            guess = guess._replace(members=solve(flow, rhs, config.discount, guess.members))
-        local = _local(members, guess.members, mean_v, config)
-        variance = local
+            warm_start = warm_start._replace(
+                members=solve(flow, rhs, config.discount, warm_start.members)
+            )
+        uncertainty_reward = _uncertainty_reward(members, warm_start.members, mean_v, config)
+        variance = uncertainty_reward
     if config.method in _PROPAGATING:
-        next_u = solve_mean(local[state, policy], config.discount**2, guess.next_u)
-        variance = local + config.discount**2 * _next_value(mean.transition, next_u)
-        guess = guess._replace(next_u=next_u)
-    return Evaluation(mean_q, variance, local, horizon), guess
+        reward = uncertainty_reward[state, policy]
+        next_u = solve_mean(reward, config.discount**2, warm_start.next_u)
+        variance = uncertainty_reward + config.discount**2 * next_mean(mean.transition, next_u)
+        warm_start = warm_start._replace(next_u=next_u)
+    return Evaluation(mean_q, variance, uncertainty_reward, condition), warm_start
 
 
-def _local(members, member_v, mean_v, config):
-    """What is propagated `[S, A]`, as in `ube` but for a deterministic policy.
+def _uncertainty_reward(members, member_v, mean_v, config):
+    """What is propagated `[S, A]` (appendix B.3), as in `ube` but for a deterministic policy.
 
     The moments of Q_i(s', a') then need products with only three vectors, taken in one pass.
     """
@@ -221,7 +223,7 @@ def _local(members, member_v, mean_v, config):
     if config.method == "exact_ube":
         columns = [mean_v, member_v, (member_v - mean_v) ** 2]
     columns = jnp.stack([jnp.broadcast_to(column, member_v.shape) for column in columns], -1)
-    # The layout [..., k] of the result is several times faster on CPU than [k, ...].
+    # Vectors last: this layout is several times faster on CPU than vectors first.
     products = jnp.einsum("nsat,ntk->nsak", members.transition, columns, precision="highest")
     reward_variance = members.reward.var(0)
     if config.method in ("ensemble_var", "upper_bound"):
@@ -231,8 +233,8 @@ def _local(members, member_v, mean_v, config):
         return jnp.maximum(reward_variance + discount**2 * variance, config.min_local)
     local = products[..., 0].var(0)
     if config.method == "exact_ube":
-        next_mean, next_member, next_square = jnp.moveaxis(products, -1, 0)
-        gap = next_square - (next_member - next_mean) ** 2
+        next_v, next_member_v, next_square = jnp.moveaxis(products, -1, 0)
+        gap = next_square - (next_member_v - next_v) ** 2
         local = local - gap.mean(0)
     return jnp.maximum(reward_variance + discount**2 * local, config.min_local)
 
@@ -241,7 +243,3 @@ def _solve(flow, rhs, discount, start, *, solver):
     if solver == "warm":
         return linear.solve_warm(flow, rhs, discount, start).x
     return jax.vmap(linear.solve, in_axes=(0, 0, None))(flow, rhs[..., None], discount).x[..., 0]
-
-
-def _next_value(transition, v):
-    return jnp.einsum("sat,t->sa", transition, v, precision="highest")

@@ -17,6 +17,12 @@ REGRETS = ("shortfall", "unsolved")
 UP, DOWN, LEFT, RIGHT = range(4)
 _MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
+_MOVE_COST = 0.01  # of going right in each row of DeepSea, over all L rows
+_DEEP_SEA_SOLVED = 0.5  # between the return of 0.99 with the goal's reward and at most 0 without
+_ROOM_REWARDS = (0.1, 0.01, 1.0)  # at the centres of the first, middle and last room
+_SEVEN_ROOM = (7, 5, 5, 40, 0.95)  # the paper's: rooms, cells a side, a row, steps, success
+_SEVEN_ROOM_RETURN = 19.0  # that the paper's regret refers to
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Environment:
@@ -26,7 +32,7 @@ class Environment:
     transition: np.ndarray  # [S, A, S] rows sum to at most 1, the rest ends the episode
     reward: np.ndarray  # [S, A]
     start: np.ndarray  # [S] distribution of the first state; sums to 1
-    horizon: int  # steps after which an episode ends at the latest
+    episode_length: int  # steps after which an episode is truncated
     optimal_return: float  # best expected undiscounted return per episode
     solved_return: float | None = None  # an episode with this noiseless return counts as solved
     reward_std: np.ndarray | None = None  # [S, A] of Gaussian noise on rewards; None: no noise
@@ -58,7 +64,7 @@ def from_arrays(
     reward,
     start,
     *,
-    horizon: int,
+    episode_length: int,
     name: str = "custom",
     optimal_return: float | None = None,
     solved_return: float | None = None,
@@ -73,7 +79,7 @@ def from_arrays(
             ends the episode.
         reward: `[S, A]` expected rewards; finite.
         start: state index, or `[S]` distribution of the first state.
-        horizon: longest episode in steps, at least 1.
+        episode_length: steps after which an episode is truncated, at least 1.
         name: for reports.
         optimal_return: expected return per episode that regret is measured against; by default the
             best over policies that may depend on the step.
@@ -99,8 +105,7 @@ def from_arrays(
             f"{reward.shape}"
         )
     _checks.check_transition(transition)
-    if not np.all(np.isfinite(reward)):
-        raise ValueError("reward must be finite, got NaN or infinity; remove those entries")
+    _checks.check_finite("reward", reward)
     if reward_std is not None:
         reward_std = np.asarray(reward_std, float)
         if reward_std.shape != reward.shape:
@@ -112,7 +117,7 @@ def from_arrays(
                 "reward_std must be finite and not negative, got values from "
                 f"{reward_std.min():.6g} to {reward_std.max():.6g}"
             )
-    horizon = _checks.check_count("horizon", horizon)
+    episode_length = _checks.check_count("episode_length", episode_length)
     returns = {"optimal_return": optimal_return, "solved_return": solved_return}
     for argument, value in returns.items():
         if value is not None and not np.isfinite(value):
@@ -125,13 +130,15 @@ def from_arrays(
     if cells is not None and np.shape(cells) != (num_states, 2):
         raise ValueError(f"cells must have shape [S, 2] = ({num_states}, 2), got {np.shape(cells)}")
     if optimal_return is None:
-        optimal_return = float(_check_start(start, num_states) @ _best(transition, reward, horizon))
+        optimal_return = float(
+            _check_start(start, num_states) @ _best(transition, reward, episode_length)
+        )
     return Environment(
         name=name,
         transition=transition,
         reward=reward,
         start=_check_start(start, num_states),
-        horizon=horizon,
+        episode_length=episode_length,
         optimal_return=optimal_return,
         solved_return=solved_return,
         reward_std=reward_std,
@@ -156,10 +163,10 @@ def _check_start(start, num_states: int) -> np.ndarray:
     return start.astype(float)
 
 
-def _best(transition, reward, horizon: int) -> np.ndarray:
-    """Best expected return `[S]` of `horizon` steps, by backward induction."""
+def _best(transition, reward, episode_length: int) -> np.ndarray:
+    """Best expected return `[S]` of so many steps, by backward induction."""
     value = np.zeros(len(transition))
-    for _ in range(horizon):
+    for _ in range(episode_length):
         value = (reward + transition @ value).max(-1)
     return value
 
@@ -182,7 +189,7 @@ def toy() -> ToyBelief:
 
 
 def deep_sea(length: int, *, stochastic: bool = False) -> Environment:
-    """DeepSea (section 5.2): go right in each of L rows to find the only reward.
+    """DeepSea (section 5.2, appendix C.2): go right in each of L rows to find the only reward.
 
     State row * L + column; action 1 goes right and costs 0.01 / L, action 0 goes left. The last
     row ends the episode, with reward 1 for going right in the last column.
@@ -214,7 +221,7 @@ def deep_sea(length: int, *, stochastic: bool = False) -> Environment:
     transition[inner, 1, right[inner]] = 1 - failure
     transition[inner, 1, (below + column)[inner]] += failure
     reward = np.zeros((length**2, 2))
-    reward[:, 1] = -0.01 / length
+    reward[:, 1] = -_MOVE_COST / length
     reward[column == length - 1, 1] += 1.0  # only its last row can be reached in the last column
     reward_std = None
     if stochastic:
@@ -224,9 +231,9 @@ def deep_sea(length: int, *, stochastic: bool = False) -> Environment:
         transition,
         reward,
         0,
-        horizon=length,
+        episode_length=length,
         name="deep_sea_stochastic" if stochastic else "deep_sea",
-        solved_return=0.5,
+        solved_return=_DEEP_SEA_SOLVED,
         reward_std=reward_std,
         cells=np.stack([row, column], -1),
         regret="shortfall" if stochastic else "unsolved",
@@ -238,22 +245,22 @@ def rooms(
     *,
     room_size: int = 5,
     rooms_per_row: int = 5,
-    horizon: int = 40,
+    episode_length: int = 40,
     success: float = 0.95,
 ) -> Environment:
-    """N-room grid (section 5.2): rooms in snake order, doors in the middle of shared walls.
+    """N-room grid (section 5.2, appendix C.2): rooms in snake order.
 
-    Rewards belong to the state that the agent acts from: 0.1 at the centre of the first room, 0.01
-    at the centre of the middle room, where episodes start, and 1 at the centre of the last, which
-    is absorbing. Actions are up, down, left, right; one that is free is carried out with
-    probability `success` and else leads to one of the other free neighbours, uniformly; one into a
-    wall stays put.
+    Doors are in the middle of shared walls. Rewards belong to the state that the agent acts from:
+    0.1 at the centre of the first room, 0.01 at the centre of the middle room, where episodes
+    start, and 1 at the centre of the last, which is absorbing. Actions are up, down, left, right;
+    one that is free is carried out with probability `success` and else leads to one of the other
+    free neighbours, uniformly; one into a wall stays put.
 
     Args:
         num_rooms: at least 3; the default is the paper's 7-room, S = 181.
         room_size: cells along a side, odd.
         rooms_per_row: rooms in one row of the snake.
-        horizon: steps of an episode.
+        episode_length: steps after which an episode is truncated.
         success: probability in (0, 1].
 
     Returns:
@@ -286,15 +293,15 @@ def rooms(
             for other in others:
                 transition[state, action, other] = (1 - success) / len(others)
     reward = np.zeros((len(index), 4))
-    reward[index[centres[0]]], reward[start], reward[goal] = 0.1, 0.01, 1.0
-    is_paper = (num_rooms, room_size, rooms_per_row, horizon, success) == (7, 5, 5, 40, 0.95)
+    reward[index[centres[0]]], reward[start], reward[goal] = _ROOM_REWARDS
+    is_paper = (num_rooms, room_size, rooms_per_row, episode_length, success) == _SEVEN_ROOM
     return from_arrays(
         transition,
         reward,
         start,
-        horizon=horizon,
+        episode_length=episode_length,
         name="seven_room" if is_paper else f"{num_rooms}_room",
-        optimal_return=19.0 if is_paper else None,
+        optimal_return=_SEVEN_ROOM_RETURN if is_paper else None,
         cells=np.array(list(index)),
     )
 

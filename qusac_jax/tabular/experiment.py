@@ -1,6 +1,6 @@
 """Whole tabular runs: act, update the belief, plan; a scan over episodes, mapped over seeds.
 
-Axes: R seeds, E episodes, S states, A actions, T steps of an episode.
+Axes: R seeds, E episodes, S states, A actions, T steps of an episode at most.
 """
 
 import collections
@@ -15,11 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax import posterior
-from qusac_jax._checks import check_count
+from qusac_jax._checks import ROW_TOLERANCE, check_choice, check_count
 from qusac_jax.tabular import agent as agents
 from qusac_jax.tabular.environments import Environment
 
 SEED_AXES = ("vmap", "map")
+
+_LEARNED_SHARE = 0.1  # of the episodes that are solved, above which an agent has learned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Config:
     agent: agents.Config = dataclasses.field(default_factory=agents.Config)
     num_episodes: int = 1000  # E
     count_weight: float = 1.0  # how many times each transition is counted; L for DeepSea
-    noise_precision: float = 1e6  # inverse variance of an observed reward
+    noise_precision: float = posterior.NEARLY_NOISELESS  # inverse variance of an observed reward
     seed_axis: str = "vmap"  # vmap: all seeds at once; map: one after the other, as CPUs like it
     num_chunks: int = 50  # how often the host hears of progress
 
@@ -40,12 +42,11 @@ class Config:
         for name in ("count_weight", "noise_precision"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.seed_axis not in SEED_AXES:
-            raise ValueError(f"seed_axis must be vmap or map, got {self.seed_axis!r}")
+        check_choice("seed_axis", self.seed_axis, SEED_AXES)
 
 
-class World(NamedTuple):
-    """An environment on the device."""
+class DeviceEnvironment(NamedTuple):
+    """The arrays of an environment on the device, with what drawing from them takes."""
 
     cumulative: jax.Array  # [S, A, S] cumulative transition rows
     transition: jax.Array  # [S, A, S]
@@ -60,13 +61,13 @@ class State(NamedTuple):
 
     belief: posterior.Posterior
     policy: jax.Array  # [S]
-    guess: agents.Guess
+    warm_start: agents.WarmStart
     visits: jax.Array  # [S, A] how often each action was taken
     key: jax.Array
 
 
 class Episode(NamedTuple):
-    """What one episode tells by itself."""
+    """What one episode is measured by."""
 
     policy: jax.Array  # [S] that it was acted with
     episode_return: jax.Array  # [] undiscounted and noiseless, as it was acted
@@ -102,9 +103,9 @@ class Result(NamedTuple):
     solved: np.ndarray  # [R, E] bool
 
 
-def make_world(environment: Environment, dtype=jnp.float32) -> World:
+def to_device(environment: Environment, dtype=jnp.float32) -> DeviceEnvironment:
     """Puts an environment's arrays on the device."""
-    return World(
+    return DeviceEnvironment(
         cumulative=jnp.asarray(np.cumsum(environment.transition, -1), dtype),
         transition=jnp.asarray(environment.transition, dtype),
         reward=jnp.asarray(environment.reward, dtype),
@@ -124,58 +125,61 @@ def init(environment: Environment, key: chex.PRNGKey, *, config: Config) -> Stat
     return State(
         belief=posterior.init(num_states, num_actions),
         policy=jax.random.randint(key_policy, (num_states,), 0, num_actions),
-        guess=agents.init_guess(num_states, config.agent),
+        warm_start=agents.init_warm_start(num_states, config.agent),
         visits=jnp.zeros((num_states, num_actions)),
         key=key,
     )
 
 
 def act(
-    world: World, policy: jax.Array, key: chex.PRNGKey, *, horizon: int
+    environment: DeviceEnvironment, policy: jax.Array, key: chex.PRNGKey, *, episode_length: int
 ) -> tuple[posterior.Transitions, jax.Array]:
     """Plays one episode.
 
     Args:
-        world: the environment.
+        environment: on the device.
         policy: `[S]` actions.
         key: consumed.
-        horizon: T.
+        episode_length: T.
 
     Returns:
-        The transitions `[T]`, whose next state is S where the environment ended the episode (not
-        where the horizon did), and `[T]` whether the step took place.
+        The transitions `[T]`, whose next state is S where the episode terminated (not where it was
+        truncated after T steps), and `[T]` whether the step took place.
     """
     policy, num_states = jnp.asarray(policy), len(policy)
     key_start, key_steps, key_noise = jax.random.split(key, 3)
-    first = _draw(world.cumulative_start, jax.random.uniform(key_start))
+    first = _draw(environment.cumulative_start, jax.random.uniform(key_start))
 
     def step(state, uniform):
         is_running = state < num_states
-        place = jnp.minimum(state, num_states - 1)
-        action = policy[place]
-        next_state = _draw(world.cumulative[place, action], uniform)
-        observed = (place, action, world.reward[place, action], next_state)
+        valid_state = jnp.minimum(state, num_states - 1)
+        action = policy[valid_state]
+        next_state = _draw(environment.cumulative[valid_state, action], uniform)
+        reward = environment.reward[valid_state, action]
+        observed = (valid_state, action, reward, next_state)
         next_state = jnp.where(is_running, next_state, num_states)
         return next_state, (posterior.Transitions(*observed), is_running)
 
-    uniforms = jax.random.uniform(key_steps, (horizon,))
+    uniforms = jax.random.uniform(key_steps, (episode_length,))
     transitions, happened = jax.lax.scan(step, first, uniforms)[1]
-    noise = jax.random.normal(key_noise, (horizon,))
-    noise *= world.reward_std[transitions.state, transitions.action]
+    noise = jax.random.normal(key_noise, (episode_length,))
+    noise *= environment.reward_std[transitions.state, transitions.action]
     return transitions._replace(reward=transitions.reward + noise), happened
 
 
 def _draw(cumulative, uniform):
     """Index of the outcome; the number of outcomes where the missing mass was drawn."""
     # Rounding must not make mass go missing where none is.
-    is_whole = cumulative[-1] > 1 - 1e-5
+    is_whole = cumulative[-1] > 1 - ROW_TOLERANCE
     threshold = jnp.where(is_whole, uniform * cumulative[-1], uniform)
     last = jnp.where(is_whole, len(cumulative) - 1, len(cumulative))
     return jnp.minimum(jnp.sum(cumulative <= threshold), last)
 
 
-def expected_return(world: World, policies: jax.Array, *, horizon: int) -> jax.Array:
-    """Exact expected undiscounted returns `[E]` of `horizon` steps of policies `[E, S]`.
+def expected_return(
+    environment: DeviceEnvironment, policies: jax.Array, *, episode_length: int
+) -> jax.Array:
+    """Exact expected undiscounted returns `[E]` of policies `[E, S]`.
 
     One product of matrices per step for all policies; one policy at a time, each needs its own
     copy of the transitions.
@@ -183,58 +187,65 @@ def expected_return(world: World, policies: jax.Array, *, horizon: int) -> jax.A
     choice = jnp.asarray(policies).T[:, None]
 
     def back(_, value):
-        next_value = jnp.einsum("sat,te->sae", world.transition, value, precision="highest")
-        return jnp.take_along_axis(world.reward[..., None] + next_value, choice, 1)[:, 0]
+        next_value = jnp.einsum("sat,te->sae", environment.transition, value, precision="highest")
+        return jnp.take_along_axis(environment.reward[..., None] + next_value, choice, 1)[:, 0]
 
-    nothing = jnp.zeros(choice[:, 0].shape, world.reward.dtype)
-    return world.start @ jax.lax.fori_loop(0, horizon, back, nothing)
+    zeros = jnp.zeros(choice[:, 0].shape, environment.reward.dtype)
+    return environment.start @ jax.lax.fori_loop(0, episode_length, back, zeros)
 
 
-def episode(world: World, state: State, *, horizon: int, config: Config) -> tuple[State, Episode]:
+def episode(
+    environment: DeviceEnvironment, state: State, *, episode_length: int, config: Config
+) -> tuple[State, Episode]:
     """One episode: act with the policy, update the belief, plan the next policy.
 
     Args:
-        world: the environment.
+        environment: on the device.
         state: the run so far.
-        horizon: T.
+        episode_length: T.
         config: static.
 
     Returns:
-        The new state and what the episode tells.
+        The new state and the episode.
     """
     key_act, key_plan, key = jax.random.split(state.key, 3)
-    transitions, happened = act(world, state.policy, key_act, horizon=horizon)
+    transitions, happened = act(environment, state.policy, key_act, episode_length=episode_length)
     happened = happened.astype(transitions.reward.dtype)
-    noiseless = world.reward[transitions.state, transitions.action]
+    noiseless = environment.reward[transitions.state, transitions.action]
     belief = posterior.update(
         state.belief,
         transitions,
         weight=config.count_weight * happened,
         noise_precision=config.noise_precision,
     )
-    plan = agents.optimize(belief, state.policy, state.guess, key_plan, config=config.agent)
+    plan = agents.optimize(belief, state.policy, state.warm_start, key_plan, config=config.agent)
     played = Episode(
         policy=state.policy,
         episode_return=jnp.sum(happened * noiseless),
         steps=plan.steps,
     )
     visits = state.visits.at[transitions.state, transitions.action].add(happened)
-    return State(belief, plan.policy, plan.guess, visits, key), played
+    return State(belief, plan.policy, plan.warm_start, visits, key), played
 
 
 @functools.partial(
-    jax.jit, static_argnames=("num_episodes", "horizon", "config"), donate_argnames="state"
+    jax.jit, static_argnames=("num_episodes", "episode_length", "config"), donate_argnames="state"
 )
 def run_chunk(
-    world: World, state: State, *, num_episodes: int, horizon: int, config: Config
+    environment: DeviceEnvironment,
+    state: State,
+    *,
+    num_episodes: int,
+    episode_length: int,
+    config: Config,
 ) -> tuple[State, Metrics]:
     """Some episodes of all seeds, as one compiled scan.
 
     Args:
-        world: the environment.
+        environment: on the device.
         state: leading axis R; donated.
         num_episodes: static.
-        horizon: static.
+        episode_length: static.
         config: static.
 
     Returns:
@@ -243,10 +254,10 @@ def run_chunk(
 
     def run_seed(state):
         def body(state, _):
-            return episode(world, state, horizon=horizon, config=config)
+            return episode(environment, state, episode_length=episode_length, config=config)
 
         state, played = jax.lax.scan(body, state, length=num_episodes)
-        expected = expected_return(world, played.policy, horizon=horizon)
+        expected = expected_return(environment, played.policy, episode_length=episode_length)
         return state, Metrics(played.episode_return, expected, played.steps)
 
     if config.seed_axis == "map":
@@ -271,9 +282,9 @@ def begin(environment: Environment, seeds: Sequence[int], *, config: Config) -> 
     if not len(seeds):
         raise ValueError("seeds must hold at least one seed, got none")
     states = [init(environment, jax.random.key(seed), config=config) for seed in seeds]
-    nothing = np.zeros((len(seeds), 0), np.float32)
+    empty = np.zeros((len(seeds), 0), np.float32)
     return Progress(
-        Metrics(nothing, nothing, nothing.astype(np.int32)),
+        Metrics(empty, empty, empty.astype(np.int32)),
         jax.tree.map(lambda *leaves: jnp.stack(leaves), *states),
     )
 
@@ -293,15 +304,15 @@ def advance(environment: Environment, progress: Progress, *, config: Config) -> 
     Yields:
         The run so far, for the last time when all episodes are done.
     """
-    world = make_world(environment)
+    on_device = to_device(environment)
     chunk = _chunk_size(config.num_episodes, config.num_chunks)
     metrics, state = progress
     while (done := metrics.steps.shape[1]) < config.num_episodes:
         state, new = run_chunk(
-            world,
+            on_device,
             state,
             num_episodes=min(chunk, config.num_episodes - done),
-            horizon=environment.horizon,
+            episode_length=environment.episode_length,
             config=config,
         )
         new = jax.device_get(new)
@@ -310,10 +321,10 @@ def advance(environment: Environment, progress: Progress, *, config: Config) -> 
 
 
 def run(environment: Environment, seeds: Sequence[int], *, config: Config) -> Result:
-    """A whole run: `begin`, all of `advance`, and `judge`."""
+    """A whole run: `begin`, all of `advance`, and `measure_regret`."""
     begun = begin(environment, seeds, config=config)
     last = collections.deque(advance(environment, begun, config=config), maxlen=1)
-    return judge(environment, last[0])
+    return measure_regret(environment, last[0])
 
 
 def _chunk_size(num_episodes: int, num_chunks: int) -> int:
@@ -322,7 +333,7 @@ def _chunk_size(num_episodes: int, num_chunks: int) -> int:
     return next(size for size in range(most, 0, -1) if num_episodes % size == 0)
 
 
-def judge(environment: Environment, progress: Progress) -> Result:
+def measure_regret(environment: Environment, progress: Progress) -> Result:
     """Regret and success of each episode so far."""
     metrics = progress.metrics
     threshold = np.inf if environment.solved_return is None else environment.solved_return
@@ -345,6 +356,6 @@ def learning_time(solved: np.ndarray) -> np.ndarray:
         `[R]` floats, NaN where that never happened.
     """
     share = np.cumsum(solved, 1) / np.arange(1, solved.shape[1] + 1)
-    learned = share > 0.1
+    learned = share > _LEARNED_SHARE
     first = np.argmax(learned, 1) + 1.0
     return np.where(learned.any(1), first, np.nan)

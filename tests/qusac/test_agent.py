@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax.qusac import agent, networks, presets, replay
+from qusac_jax.qusac import agent, diagnostics, networks, presets, replay, schedule
 from qusac_jax.qusac.config import METHODS, Config
+from qusac_jax.task import Task
 from tests.sizes import small
 
-TASK = agent.Task(
+TASK = Task(
     observation_size=3,
     action_size=2,
     termination=lambda observation, action, next_observation: next_observation[..., 0] > 3.0,
@@ -34,7 +35,7 @@ class Runner:
         self.collect = compiled(agent.collect, **both)
         self.train_step = compiled(agent.train_step, **both)
         self.refresh = compiled(agent.refresh, **both)
-        self.diagnose = compiled(agent.diagnose, **both)
+        self.diagnose = compiled(diagnostics.diagnose, **both)
 
     def run(self, keys, transitions, num_steps=14):
         state = self.init(keys)
@@ -43,12 +44,13 @@ class Runner:
         for step in range(num_steps):
             transition = jax.tree.map(lambda x, step=step: x[step], transitions)
             observation = transition.next_observation
-            if step + 1 < self.config.warmup_steps:
-                state, action = self.collect(state, transition, observation)
-            else:
-                if self.config.uses_model and (step + 1) % self.config.fit_every == 0:
-                    state, _ = self.refresh(state)
+            due = schedule.online(step + 1, config=self.config)
+            if due.refresh:
+                state, _ = self.refresh(state)
+            if due.learn:
                 state, action, metrics = self.train_step(state, transition, observation)
+            else:
+                state, action = self.collect(state, transition, observation)
             actions.append(action)
         return state, jnp.stack(actions), metrics
 
@@ -146,7 +148,8 @@ def test_every_critic_learns_from_the_data_of_its_member():
 
 
 def test_rollouts_follow_the_dynamics_that_have_just_been_fitted():
-    config = dataclasses.replace(SMALL, dynamics_learning_rate=1e-2, fit_max_epochs=40)
+    fit = dataclasses.replace(SMALL.dynamics, learning_rate=1e-2, max_epochs=40)
+    config = dataclasses.replace(SMALL, dynamics=fit)
     state = agent.init(jax.random.key(0), config=config, task=TASK)
     data = random_transitions(0, 64)
     data = data._replace(next_observation=data.observation + 2.0, reward=jnp.full(64, 5.0))
@@ -160,14 +163,14 @@ def test_rollouts_follow_the_dynamics_that_have_just_been_fitted():
 
 def test_what_is_not_finite_is_found_by_its_name(alone):
     state = alone.init(jax.random.key(0))
-    assert all(agent.finite_parts(state).values())
+    assert all(diagnostics.finite_parts(state).values())
     spoil = lambda tree: jax.tree.map(lambda x: x.at[(0,) * x.ndim].set(jnp.nan), tree)
     moments = state.dynamics.opt_state[0]._replace(mu=spoil(state.dynamics.opt_state[0].mu))
     broken = state._replace(
         learner=state.learner._replace(target_critic=spoil(state.learner.target_critic)),
         dynamics=state.dynamics._replace(opt_state=(moments, *state.dynamics.opt_state[1:])),
     )
-    found = agent.finite_parts(broken)
+    found = diagnostics.finite_parts(broken)
     assert {name for name, finite in found.items() if not finite} == {"target_critic", "dynamics"}
 
 
@@ -257,7 +260,8 @@ def test_members_expect_rewards_of_their_own_with_a_prior():
     data = random_transitions(0)
     spread = {}
     for scale in (0.0, 1.0, 10.0):
-        config = dataclasses.replace(SMALL, reward_prior_scale=scale)
+        dynamics = dataclasses.replace(SMALL.dynamics, reward_prior_scale=scale)
+        config = dataclasses.replace(SMALL, dynamics=dynamics)
         state = agent.init(jax.random.key(0), config=config, task=TASK)
         mean, _ = agent.predict(
             state.dynamics, data.observation, data.action, config=config, task=TASK

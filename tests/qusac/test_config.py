@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from qusac_jax.qusac import presets
-from qusac_jax.qusac.config import METHODS, Config
+from qusac_jax.qusac.config import METHODS, Config, DynamicsConfig
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,11 @@ from qusac_jax.qusac.config import METHODS, Config
         ("critic_hidden", (256, 0), "critic_hidden must be a tuple of positive layer sizes"),
         ("risk", float("inf"), "risk must be finite"),
         ("target_rate", 1.5, "target_rate"),
-        ("unet_target_rate", -0.1, "unet_target_rate"),
         ("warmup_steps", 2, "warmup_steps"),
         ("warmup_steps", 200_000, "warmup_steps must lie in"),
-        ("holdout_every", 1, "holdout_every"),
-        ("fit_ema_decay", 1.0, r"fit_ema_decay must lie in \[0, 1\), got 1.0"),
-        ("fit_ema_decay", -0.5, "fit_ema_decay"),
-        ("reward_prior_scale", -1.0, "reward_prior_scale must be finite and at least 0, got -1.0"),
-        ("reward_prior_scale", float("nan"), "reward_prior_scale"),
+        ("critic_hidden", (True,), "critic_hidden must be a tuple of positive layer sizes"),
+        ("clip_u", 1, "clip_u must be True or False, got 1"),
+        ("batch_size", 2.0, "batch_size must be an integer"),
         ("gap_samples", 1, "gap_samples"),
         ("num_members", 1, "at least two critic groups"),
     ],
@@ -40,6 +37,27 @@ def test_bad_value_is_named(field, value, message):
         dataclasses.replace(Config(), **{field: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("holdout_every", 1, "holdout_every must be an integer of at least 2, got 1"),
+        ("ema_decay", 1.0, r"ema_decay must lie in \[0, 1\), got 1.0"),
+        ("ema_decay", -0.5, "ema_decay"),
+        ("reward_prior_scale", -1.0, "reward_prior_scale must be finite and at least 0, got -1.0"),
+        ("reward_prior_scale", float("nan"), "reward_prior_scale"),
+        ("hidden", (), None),
+        ("hidden", (0,), "hidden must be a tuple of positive layer sizes"),
+        ("max_steps", 0, "max_steps must be an integer of at least 1, got 0"),
+    ],
+)
+def test_bad_value_of_the_dynamics_is_named(field, value, message):
+    if message is None:  # a linear model is one, too
+        DynamicsConfig(**{field: value})
+        return
+    with pytest.raises(ValueError, match=message):
+        DynamicsConfig(**{field: value})
+
+
 @pytest.mark.parametrize("method", ["pombu", "exact_ube"])
 def test_methods_that_need_a_model_say_so(method):
     with pytest.raises(ValueError, match="at least two dynamics models"):
@@ -47,7 +65,7 @@ def test_methods_that_need_a_model_say_so(method):
 
 
 def test_exact_ube_needs_critics_that_can_disagree():
-    with pytest.raises(ValueError, match="at least two critic groups, or its gap term"):
+    with pytest.raises(ValueError, match="method 'exact_ube' needs at least two critic groups"):
         Config(method="exact_ube", critic_data="model")
     Config(method="pombu", critic_data="model")
 
@@ -71,8 +89,8 @@ def test_defaults_are_the_paper_table():
     assert config.actor_learning_rate == config.critic_learning_rate == 3e-4
     assert (config.num_members, config.num_critics, config.risk) == (5, 1, 1.0)
     assert (config.fit_every, config.rollouts_per_step, config.rollout_length) == (250, 400, 5)
-    assert config.dynamics_hidden == (200,) * 4
-    assert config.dynamics_learning_rate == 1e-3
+    assert config.dynamics.hidden == (200,) * 4
+    assert config.dynamics.learning_rate == 1e-3
 
 
 def test_configs_are_hashable_and_comparable():
@@ -86,7 +104,7 @@ def test_mbpo_deviates_as_the_paper_says():
 
 
 def test_unknown_preset_is_named():
-    with pytest.raises(ValueError, match="preset 'mpbo' is unknown; did you mean 'mbpo'"):
+    with pytest.raises(ValueError, match=r"preset 'mpbo' is unknown \(did you mean 'mbpo'\?\)"):
         presets.get("mpbo")
 
 

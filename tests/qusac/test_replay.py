@@ -77,21 +77,6 @@ def test_growing_does_not_recompile():
     assert step._cache_size() == 1
 
 
-def test_rewarded_share_ignores_empty_slots():
-    buffer = add(replay.init(CAPACITY, 2, 1), numbered([0, 0, 1, 2]))
-    assert float(replay.rewarded_share(buffer, 0.5)) == 0.5
-    assert float(replay.rewarded_share(replay.init(CAPACITY, 2, 1), -1.0)) == 0.0
-
-
-def test_rewarded_slots_are_named_and_counted():
-    buffer = add(replay.init(CAPACITY, 2, 1), numbered([0, 1, 0, 2]))
-    slots, is_there = replay.rewarded_slots(buffer, 0.5, 3)
-    np.testing.assert_array_equal(slots[is_there], [1, 3])
-    np.testing.assert_array_equal(is_there, [True, True, False])
-    slots, is_there = replay.rewarded_slots(buffer, 0.5, 1)
-    np.testing.assert_array_equal(slots[is_there], [1])
-
-
 def test_batch_larger_than_the_buffer_is_refused():
     with pytest.raises(ValueError, match="batch has 7 transitions, more than the capacity 6"):
         replay.add(replay.init(CAPACITY, 2, 1), numbered(range(7)))

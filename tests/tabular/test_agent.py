@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import numpy_reference
 from qusac_jax import posterior, ube
 from qusac_jax.tabular import agent
+from tests import numpy_reference
 
 NUM_STATES, NUM_ACTIONS = 6, 2
 UBE_SOLVERS = {
@@ -68,8 +68,8 @@ def test_optimize_equals_the_numpy_reference(method):
     for seed in range(6):
         belief, policy, key = some_belief(seed, 60), some_policy(seed), jax.random.key(seed)
         config = agent.Config(method=method, min_local=-1e3)
-        guess = agent.init_guess(NUM_STATES, config)
-        plan = agent.optimize(belief, policy, guess, key, config=config)
+        warm_start = agent.init_warm_start(NUM_STATES, config)
+        plan = agent.optimize(belief, policy, warm_start, key, config=config)
         key_sample, _ = jax.random.split(key)
         if method == "psrl":
             sample = posterior.sample(belief, key_sample, 1)
@@ -91,15 +91,15 @@ def test_cycles_end_where_all_steps_would_have_ended():
     config, periods = agent.Config(method="exact_ube"), set()
     for seed in range(6):
         belief, policy, key = some_belief(seed, 8), some_policy(seed), jax.random.key(seed)
-        guess = agent.init_guess(NUM_STATES, config)
-        whole = agent.optimize(belief, policy, guess, key, config=config)
+        warm_start = agent.init_warm_start(NUM_STATES, config)
+        whole = agent.optimize(belief, policy, warm_start, key, config=config)
         periods.add(int(whole.period))
         if whole.period > 1:
             # Cut before the cycle closes, no short cut is taken.
             later = policy
             one_step = dataclasses.replace(config, max_steps=1)
             for _ in range(config.max_steps):
-                later = agent.optimize(belief, later, guess, key, config=one_step).policy
+                later = agent.optimize(belief, later, warm_start, key, config=one_step).policy
             np.testing.assert_array_equal(whole.policy, later)
     assert max(periods) > 1  # otherwise this test shows nothing
 
@@ -109,13 +109,13 @@ def test_result_does_not_depend_on_the_solver_or_its_guess(method):
     config = agent.Config(method=method)
     for seed in range(4):
         belief, policy, key = some_belief(seed), some_policy(seed), jax.random.key(seed)
-        guess = agent.init_guess(NUM_STATES, config)
-        bad_guess = jax.tree.map(lambda x: x + 100.0, guess)
+        warm_start = agent.init_warm_start(NUM_STATES, config)
+        bad_start = jax.tree.map(lambda x: x + 100.0, warm_start)
         plans = [
-            agent.optimize(belief, policy, guess, key, config=config),
-            agent.optimize(belief, policy, bad_guess, key, config=config),
+            agent.optimize(belief, policy, warm_start, key, config=config),
+            agent.optimize(belief, policy, bad_start, key, config=config),
             agent.optimize(
-                belief, policy, guess, key, config=dataclasses.replace(config, solver="lu")
+                belief, policy, warm_start, key, config=dataclasses.replace(config, solver="lu")
             ),
         ]
         for other in plans[1:]:
@@ -135,7 +135,7 @@ def test_psrl_finds_the_best_policy_of_a_known_mdp():
     plan = agent.optimize(
         belief,
         jnp.zeros(6, int),
-        agent.init_guess(6, config),
+        agent.init_warm_start(6, config),
         jax.random.key(0),
         config=config,
     )
@@ -156,7 +156,7 @@ def test_risk_decides_between_a_known_and_an_unknown_reward():
         plan = agent.optimize(
             belief,
             jnp.zeros(1, int),
-            agent.init_guess(1, config),
+            agent.init_warm_start(1, config),
             jax.random.key(3),
             config=dataclasses.replace(config, num_members=5),
         )
@@ -168,9 +168,9 @@ def test_risk_decides_between_a_known_and_an_unknown_reward():
 def test_ties_are_broken_at_random():
     belief = posterior.init(NUM_STATES, NUM_ACTIONS)  # nothing is known: all actions are the same
     config = agent.Config(method="ensemble_mean")
-    guess = agent.init_guess(NUM_STATES, config)
+    warm_start = agent.init_warm_start(NUM_STATES, config)
     policies = [
-        agent.optimize(belief, some_policy(), guess, jax.random.key(i), config=config).policy
+        agent.optimize(belief, some_policy(), warm_start, jax.random.key(i), config=config).policy
         for i in range(100)
     ]
     share = np.mean(policies)
@@ -181,9 +181,9 @@ def test_differences_of_rounding_are_ties():
     belief = posterior.init(1, 2)
     belief = belief._replace(reward_mean=jnp.array([[1.0, np.nextafter(np.float32(1), 2)]]))
     config = agent.Config(method="ensemble_mean")
-    guess, policy = agent.init_guess(1, config), jnp.zeros(1, int)
+    warm_start, policy = agent.init_warm_start(1, config), jnp.zeros(1, int)
     chosen = {
-        int(agent.optimize(belief, policy, guess, jax.random.key(i), config=config).policy[0])
+        int(agent.optimize(belief, policy, warm_start, jax.random.key(i), config=config).policy[0])
         for i in range(20)
     }
     assert chosen == {0, 1}
@@ -202,7 +202,7 @@ def test_what_is_propagated_is_raised_to_the_bound(method):
     np.testing.assert_allclose(raised.local, jnp.maximum(free, bound), rtol=1e-4, atol=1e-6)
 
 
-def test_moments_that_diverge_are_seen_in_the_horizon():
+def test_moments_that_diverge_are_seen_in_the_condition():
     # Next to no prior and one transition to and fro: its surprises feed each other.
     there_and_back = posterior.Transitions(
         jnp.array([0, 1]), jnp.array([0, 0]), jnp.zeros(2), jnp.array([1, 0])
@@ -212,7 +212,7 @@ def test_moments_that_diverge_are_seen_in_the_horizon():
         belief = posterior.update(belief, there_and_back)
         policy, config = jnp.zeros(4, int), agent.Config(method="moments")
         found = agent.evaluate(belief, policy, jax.random.key(0), config=config)
-        assert np.isinf(found.horizon) == diverges
+        assert np.isinf(found.condition) == diverges
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_from_arrays_finds_the_best_return():
     # Two steps in one state: 1 for staying (action 0) or 3 for leaving (action 1): stay, leave.
     transition = np.zeros((1, 2, 1))
     transition[0, 0, 0] = 1.0
-    environment = environments.from_arrays(transition, [[1.0, 3.0]], 0, horizon=2)
+    environment = environments.from_arrays(transition, [[1.0, 3.0]], 0, episode_length=2)
     assert environment.optimal_return == 4.0
     np.testing.assert_array_equal(environment.start, [1.0])
 
@@ -101,14 +101,14 @@ GOOD = {"transition": np.full((2, 2, 2), 0.5), "reward": np.zeros((2, 2)), "star
         ({"reward": np.full((2, 2), np.inf)}, "reward must be finite"),
         ({"start": 2}, r"start must be a state in 0 .. 1, got 2"),
         ({"start": [0.5, 0.6]}, "start must be a state or a distribution .* sum of 1.1"),
-        ({"horizon": 0}, "horizon must be an integer of at least 1, got 0"),
-        ({"horizon": 2.7}, "horizon must be an integer of at least 1, got 2.7"),
+        ({"episode_length": 0}, "episode_length must be an integer of at least 1, got 0"),
+        ({"episode_length": 2.7}, "episode_length must be an integer of at least 1, got 2.7"),
         ({"optimal_return": float("nan")}, "optimal_return must be finite or None, got nan"),
         ({"cells": [[0, 0]]}, r"cells must have shape \[S, 2\]"),
     ],
 )
 def test_bad_arrays_are_named(change, message):
-    arguments = {**GOOD, "horizon": 3, **change}
+    arguments = {**GOOD, "episode_length": 3, **change}
     with pytest.raises(ValueError, match=message):
         environments.from_arrays(**arguments)
 

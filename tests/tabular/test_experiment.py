@@ -17,10 +17,10 @@ def config_of(method, length, **options):
 
 def test_act_follows_the_policy_until_the_end():
     environment = environments.deep_sea(4)
-    world = experiment.make_world(environment)
+    world = experiment.to_device(environment)
     policy = np.ones(16, int)
     policy[5] = 0  # right, then left, then right twice
-    transitions, happened = experiment.act(world, policy, jax.random.key(0), horizon=6)
+    transitions, happened = experiment.act(world, policy, jax.random.key(0), episode_length=6)
     np.testing.assert_array_equal(happened, [1, 1, 1, 1, 0, 0])
     np.testing.assert_array_equal(transitions.state[:4], [0, 5, 8, 13])
     np.testing.assert_array_equal(transitions.action[:4], [1, 0, 1, 1])
@@ -30,26 +30,26 @@ def test_act_follows_the_policy_until_the_end():
 
 def test_act_draws_next_states_with_their_probabilities():
     environment = environments.from_arrays(
-        np.array([[[0.2, 0.5]], [[0.0, 0.0]]]), np.zeros((2, 1)), 0, horizon=1
+        np.array([[[0.2, 0.5]], [[0.0, 0.0]]]), np.zeros((2, 1)), 0, episode_length=1
     )
-    world = experiment.make_world(environment)
+    world = experiment.to_device(environment)
     keys = jax.random.split(jax.random.key(1), 4000)
-    draw = jax.vmap(lambda key: experiment.act(world, np.zeros(2, int), key, horizon=1)[0])
+    draw = jax.vmap(lambda key: experiment.act(world, np.zeros(2, int), key, episode_length=1)[0])
     share = np.bincount(np.asarray(draw(keys).next_state).ravel(), minlength=3) / 4000
     np.testing.assert_allclose(share, [0.2, 0.5, 0.3], atol=5 * 0.5 / np.sqrt(4000))
 
 
 def test_expected_return_is_the_mean_of_many_episodes():
-    environment = environments.rooms(3, room_size=3, horizon=12)
-    world = experiment.make_world(environment)
+    environment = environments.rooms(3, room_size=3, episode_length=12)
+    world = experiment.to_device(environment)
     policy = np.full(environment.num_states, environments.RIGHT)
     other = np.full(environment.num_states, environments.LEFT)
     policies = np.stack([other, policy])
-    exact = experiment.expected_return(world, policies, horizon=12)
+    exact = experiment.expected_return(world, policies, episode_length=12)
     keys = jax.random.split(jax.random.key(2), 2000)
 
     def play(key):
-        transitions, happened = experiment.act(world, policy, key, horizon=12)
+        transitions, happened = experiment.act(world, policy, key, episode_length=12)
         return (transitions.reward * happened).sum()
 
     returns = np.asarray(jax.vmap(play)(keys))
@@ -60,14 +60,14 @@ def test_expected_return_is_the_mean_of_many_episodes():
 def test_one_episode_counts_each_transition_length_times():
     environment, config = environments.deep_sea(4), config_of("ensemble_mean", 4)
     state = experiment.init(environment, jax.random.key(3), config=config)
-    world = experiment.make_world(environment)
-    after, played = experiment.episode(world, state, horizon=4, config=config)
+    world = experiment.to_device(environment)
+    after, played = experiment.episode(world, state, episode_length=4, config=config)
     added = np.asarray(after.belief.concentration - state.belief.concentration)
     np.testing.assert_allclose(added.sum(), 4 * 4)
     assert set(np.unique(added.round(3))) == {0.0, 4.0}
     assert added[..., -1].sum() == 4.0  # the last transition, into the terminal state
     assert after.visits.sum() == 4
-    expected = experiment.expected_return(world, state.policy[None], horizon=4)
+    expected = experiment.expected_return(world, state.policy[None], episode_length=4)
     np.testing.assert_allclose(played.episode_return, expected[0], atol=1e-6)
 
 
@@ -94,11 +94,11 @@ def test_stopped_and_continued_equals_undisturbed():
     for progress in experiment.advance(environment, begun, config=config):
         if progress.num_episodes == 4:
             break
-    part = experiment.judge(environment, progress)
+    part = experiment.measure_regret(environment, progress)
     assert part.regret.shape == (2, 4)
     assert part.state.visits.sum() == 2 * 4 * 4
     *_, progress = experiment.advance(environment, progress, config=config)
-    continued = experiment.judge(environment, progress)
+    continued = experiment.measure_regret(environment, progress)
     jax.tree.map(
         np.testing.assert_array_equal,
         jax.tree.map(_as_data, continued),
@@ -112,11 +112,15 @@ def _as_data(x):
 
 def test_reward_noise_reaches_the_belief_and_not_the_metrics():
     environment = environments.from_arrays(
-        np.zeros((1, 1, 1)), np.full((1, 1), 2.0), 0, horizon=1, reward_std=np.full((1, 1), 0.5)
+        np.zeros((1, 1, 1)),
+        np.full((1, 1), 2.0),
+        0,
+        episode_length=1,
+        reward_std=np.full((1, 1), 0.5),
     )
-    world = experiment.make_world(environment)
+    world = experiment.to_device(environment)
     keys = jax.random.split(jax.random.key(4), 4000)
-    act = jax.vmap(lambda key: experiment.act(world, np.zeros(1, int), key, horizon=1)[0])
+    act = jax.vmap(lambda key: experiment.act(world, np.zeros(1, int), key, episode_length=1)[0])
     rewards = np.asarray(act(keys).reward)
     np.testing.assert_allclose([rewards.mean(), rewards.std()], [2.0, 0.5], atol=0.04)
     config = config_of("psrl", 1, num_episodes=3, noise_precision=4.0)
@@ -131,13 +135,13 @@ def test_regret_of_stochastic_deep_sea_is_what_the_best_policy_could_have_had_mo
     begun = experiment.begin(sea, [0], config=config)
     right = begun._replace(state=begun.state._replace(policy=np.ones((1, 25), int)))
     (done,) = experiment.advance(sea, right, config=config)
-    result = experiment.judge(sea, done)
+    result = experiment.measure_regret(sea, done)
     expected = sea.optimal_return - float(done.metrics.expected_return[0, 0])
     assert 0 < expected < 0.1
     np.testing.assert_allclose(result.regret, [[expected]], rtol=1e-5)
     with pytest.raises(ValueError, match="regret must be shortfall, or unsolved with a solved"):
         environments.from_arrays(
-            np.eye(2)[:, None], np.ones((2, 1)), 0, horizon=3, regret="unsolved"
+            np.eye(2)[:, None], np.ones((2, 1)), 0, episode_length=3, regret="unsolved"
         )
 
 

@@ -8,6 +8,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
+# Of a row's missing mass, in machine epsilons: what rounding alone can make of a sum of 1.
+_ROUNDING_ERRORS = 10
+
 average = functools.partial(jnp.einsum, precision="highest")
 
 
@@ -35,7 +38,7 @@ def next_variance(
     """
     exact = 1.0 - transition.sum(-1)
     # A row that should sum to 1 does so up to rounding, which large values must not multiply.
-    missing = jnp.where(exact > 10 * jnp.finfo(transition.dtype).eps, exact, 0.0)
+    missing = jnp.where(exact > _ROUNDING_ERRORS * jnp.finfo(transition.dtype).eps, exact, 0.0)
     missing = with_derivative_of(exact, missing)
     distance = jnp.square(v - centre[..., None]) + within
     return jnp.sum(transition * distance, -1) + missing * jnp.square(centre)

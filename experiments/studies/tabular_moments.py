@@ -1,0 +1,93 @@
+"""Error of `solve_exact` against the number N of sampled MDPs, on random layered MDPs.
+
+The exact variance is that of `solve_moments`. Example:
+  python -m experiments.studies.tabular_moments --path=docs/moments.png
+"""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+from experiments import cli, tabular_figures
+from qusac_jax import posterior, ube
+
+SIZES = (5, 10, 30, 100, 300, 1000, 3000, 10000)
+
+_LEAST_CONCENTRATION = 0.2  # with much less, rows are nearly one-hot and variances heavy-tailed
+
+
+def layered_belief(
+    rng: np.random.Generator,
+    *,
+    num_layers: int = 3,
+    width: int = 2,
+    num_actions: int = 2,
+    dtype: Any = jnp.float32,
+) -> posterior.Posterior:
+    """A random belief over MDPs whose steps lead to the next layer or out.
+
+    Any step may end the episode. Concentrations are at least `_LEAST_CONCENTRATION`, mean rewards
+    standard normal, and rewards have a variance of 1.
+    """
+    num_states = num_layers * width
+    concentration = np.zeros((num_states, num_actions, num_states + 1))
+    for state in range(num_states):
+        first = (state // width + 1) * width
+        targets = [*range(first, min(first + width, num_states)), num_states]
+        size = (len(targets), num_actions)
+        concentration[state, :, targets] = rng.gamma(1.0, size=size) + _LEAST_CONCENTRATION
+    belief = posterior.init(num_states, num_actions, concentration=concentration, dtype=dtype)
+    return belief._replace(
+        reward_mean=jnp.asarray(rng.normal(size=belief.reward_mean.shape), dtype)
+    )
+
+
+def errors(seed: int, *, discount: float = 0.9) -> list[float]:
+    """Relative error of U, root mean square over (s, a), for each size."""
+    rng = np.random.default_rng(seed)
+    belief = layered_belief(rng)
+    num_states, num_actions = belief.reward_mean.shape
+    policy = jnp.asarray(rng.dirichlet(np.ones(num_actions), num_states), jnp.float32)
+    exact = ube.solve_moments(belief, policy, discount).q
+    keys = jax.random.split(jax.random.key(seed), len(SIZES))
+    result = []
+    for size, key in zip(SIZES, keys, strict=True):
+        samples = posterior.sample(belief, key, size)
+        estimate = ube.solve_exact(
+            samples.transition, samples.reward, policy, discount, min_local=None
+        ).q
+        result.append(float(jnp.sqrt(jnp.mean((estimate / exact - 1) ** 2))))
+    return result
+
+
+def make_flags() -> flags.FlagValues:
+    """The flags of this command, apart from those of other modules."""
+    values = flags.FlagValues()
+    flags.DEFINE_string("path", "runs/moments.png", "Of the figure.", flag_values=values)
+    flags.DEFINE_integer("num_seeds", 5, "Random MDPs.", 1, flag_values=values)
+    return values
+
+
+def run(options) -> None:
+    """Prints the errors and draws them."""
+    table = np.array([errors(seed) for seed in range(options.num_seeds)])
+    for size, error in zip(SIZES, table.mean(0), strict=True):
+        print(f"N = {size:5d}: relative error {error:.4f}")
+    path = tabular_figures.draw_errors(SIZES, table, pathlib.Path(options.path))
+    print(f"figure -> {path}")
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags and runs; returns the exit code."""
+    options = make_flags()
+    return cli.run_with(lambda: run(options), options, argv, __doc__ or "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""What is due when, against Algorithm 2 written out."""
+
+import dataclasses
+
+from qusac_jax.qusac import presets, schedule
+from qusac_jax.qusac.config import Config
+
+CONFIG = Config(warmup_steps=5, fit_every=3)
+
+
+def test_warm_up_then_updates_at_every_step_and_a_refresh_at_every_F():
+    due = [schedule.online(step, config=CONFIG) for step in range(1, 13)]
+    assert [step.learn for step in due] == [False] * 4 + [True] * 8
+    assert [i + 1 for i, step in enumerate(due) if step.refresh] == [5, 8, 11]
+
+
+def test_nothing_is_learned_before_the_first_refresh():
+    for warmup in (3, 4, 7):
+        config = dataclasses.replace(CONFIG, warmup_steps=warmup)
+        due = [schedule.online(step, config=config) for step in range(1, 20)]
+        first = next(step for step in due if step.learn)
+        assert first.refresh
+
+
+def test_without_a_model_nothing_is_refreshed():
+    sac = dataclasses.replace(presets.get("sac"), warmup_steps=5)
+    due = [schedule.online(step, config=sac) for step in range(1, 400)]
+    assert not any(step.refresh for step in due)
+    assert sum(step.learn for step in due) == 395
