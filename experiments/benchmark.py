@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli, cost, seeds
+from experiments import cli, cost, files, seeds
 from qusac_jax import environments
 from qusac_jax._messages import did_you_mean
 from qusac_jax.qusac import agent, presets, replay
@@ -53,7 +53,7 @@ def run(options: flags.FlagValues) -> None:
         raise ValueError("methods must name at least one method or preset to time, got none")
     environments.check_name(options.env)
     if options.output:
-        cli.check_writable(options.output)
+        files.check_writable(options.output)
     device = cli.select_device(options.device)[0]
     spec = environments.spec(options.env)
     task = spec.task()

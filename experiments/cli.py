@@ -6,11 +6,9 @@ import contextlib
 import dataclasses
 import inspect
 import os
-import pathlib
 import re
 import signal
 import sys
-import tempfile
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -169,7 +167,7 @@ def stop_signals() -> Iterator[Callable[[], int | None]]:
 def define_config(options: flags.FlagValues, name: str, config: Any, about: str) -> None:
     """Defines a `--NAME.FIELD` flag for every field of a dataclass, nested ones included.
 
-    The flags' help is the comment at the end of the line that defines the field.
+    The flags' help is the comment behind the field, or else the one before it.
 
     Args:
         options: where the flags are added.
@@ -181,7 +179,7 @@ def define_config(options: flags.FlagValues, name: str, config: Any, about: str)
     hints, comments = typing.get_type_hints(type(config)), _comments(type(config))
     for field in dataclasses.fields(config):
         flag_name, value = f"{name}.{field.name}", getattr(config, field.name)
-        comment = comments.get(field.name) or f"{field.name.replace('_', ' ')}."
+        comment = comments.get(field.name) or field.name.replace("_", " ")
         if dataclasses.is_dataclass(value):
             define_config(options, flag_name, value, about)
             continue
@@ -281,27 +279,18 @@ def _is_union(hint: Any) -> bool:
 
 
 def _comments(config: type) -> dict[str, str]:
-    """What follows the fields of a dataclass in their lines, by field."""
+    """What is said of the fields of a dataclass behind them or in the lines before, by field."""
     try:
-        source = inspect.getsource(config)
+        lines = inspect.getsource(config).splitlines()
     except OSError:  # typed in, or frozen
         return {}
-    return dict(re.findall(r"^    (\w+): [^#\n]*?#\s*(.*)$", source, re.MULTILINE))
-
-
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raises `ValueError` unless a file can be written there, before the work that fills it.
-
-    Makes the folder that it lies in.
-    """
-    path = pathlib.Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            path.open("ab").close()
-        else:
-            tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise ValueError(
-            f"output {str(path)!r} cannot be written ({error.strerror}); choose another"
-        ) from error
+    comments: dict[str, str] = {}
+    before: list[str] = []
+    for line in lines:
+        if match := re.match(r"    # (.*)", line):
+            before.append(match[1])
+            continue
+        if match := re.match(r"    (\w+): [^#]*(?:# (.*))?$", line):
+            comments[match[1]] = match[2] or " ".join(before)
+        before = []
+    return comments

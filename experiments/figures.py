@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from experiments import results, run_reader, style
+from experiments import files, results, run_reader, style
 from experiments.run_reader import Curve
 
 _SPELLED = 72  # letters of a line that spells settings out
@@ -138,7 +138,7 @@ def _summaries(
     if not summaries:
         raise ValueError("; ".join(problems))
     for problem in problems:
-        run_reader.warn(problem)
+        files.warn(problem)
     return summaries
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import cli, figures, results, run_reader
+from experiments import cli, figures, files, results, run_reader
 from experiments.run_reader import Curve
 
 
@@ -65,8 +65,8 @@ def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:
     """Draws, writes and prints everything."""
     output = pathlib.Path(options.output)
     for name in ("learning_curves", "aggregate"):
-        cli.check_writable(output / f"{name}.png")
-        cli.check_writable(output / f"{name}.csv")
+        files.check_writable(output / f"{name}.png")
+        files.check_writable(output / f"{name}.csv")
     x, y = options.x, options.y
     curves = run_reader.read_runs(run_directories, x=x, y=y, smooth=options.smooth)
     grouped = results.group(curves)

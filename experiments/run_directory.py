@@ -14,7 +14,7 @@ from typing import IO, Any
 import jax
 import tensorboardX
 
-from experiments.run_reader import flatten, read_json
+from experiments.files import flatten, read_json
 
 _PACKAGES = [
     "qusac_jax",

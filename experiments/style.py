@@ -4,6 +4,7 @@ import math
 import os
 import pathlib
 import types
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -123,5 +124,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> pathlib.Path:
     """Writes a PNG and returns its path; makes the folder."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with warnings.catch_warnings():  # letters that the font lacks are drawn as boxes
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure.savefig(path)
     return path

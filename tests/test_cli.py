@@ -24,7 +24,10 @@ class Inner:
 class Outer:
     method: Literal["this", "that"] = "this"  # which of the two
     risk: float = 1.0
+    # How many there are, at
+    # most.
     count: int = 3
+
     clip: bool = True
     entropy: float | None = None  # None: chosen by size
     weights: tuple[float, ...] = (0.5,)
@@ -113,6 +116,7 @@ def test_help_shows_every_hyperparameter_with_default_and_comment(capsys):
     assert "hyperparameters:" in text
     assert "--config.method: which of the two\n    (default: 'this')\n    (<this|that>)" in text
     assert "--config.model.hidden: layers; of the model\n    (default: '(8, 8)')" in text
+    assert "--config.count: How many there are, at most.\n    (default: '3')" in text
     assert "--[no]config.clip" in text
     assert "--config.entropy: None: chosen by size" in text
     assert "--num_steps" in text
@@ -143,14 +147,3 @@ def test_exit_codes(raised, code, capsys):
     assert cli.run_with(main, flags.FlagValues(), ["program"], "") == code
     assert capsys.readouterr().err.count("\n") == 1
     assert cli.run_with(lambda: 7, flags.FlagValues(), ["program"], "") == 7
-
-
-def test_outputs_that_cannot_be_written_are_found_before_the_work(tmp_path):
-    cli.check_writable(tmp_path / "new" / "picture.png")
-    assert list((tmp_path / "new").iterdir()) == []
-    (tmp_path / "file").write_text("kept")
-    cli.check_writable(tmp_path / "file")
-    assert (tmp_path / "file").read_text() == "kept"
-    for bad in (tmp_path, tmp_path / "file" / "picture.png", "/proc/picture.png"):
-        with pytest.raises(ValueError, match="cannot be written"):
-            cli.check_writable(bad)

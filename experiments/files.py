@@ -1,0 +1,117 @@
+"""Reads and checks files that others wrote or will write, with errors of one line."""
+
+import csv
+import io
+import json
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+
+def read_json(path: pathlib.Path, remedy: str = "leave this run out") -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        ValueError: if there is none, naming the file, the cause and the remedy.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not a JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); {remedy}") from error
+    return content
+
+
+def read_columns(path: pathlib.Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
+    """Columns of numbers of a CSV file; empty ones where there is no file yet.
+
+    A last line without its end, as a run has that was killed or is writing, is left out.
+
+    Raises:
+        ValueError: if a column is missing or something is no number, naming file and line.
+    """
+    wanted = set(wanted)
+    try:
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); leave this run out") from error
+    complete = text[: text.rfind("\n") + 1]
+    rows = csv.reader(io.StringIO(complete))
+    try:
+        header = next(rows, None)
+        if header is None:
+            return {name: np.zeros(0) for name in wanted}
+        return _parse(path, header, rows, wanted)
+    except csv.Error as error:
+        raise ValueError(f"{path} is no CSV file ({error}); leave this run out") from error
+
+
+def _parse(
+    path: pathlib.Path, header: list[str], rows: Iterable[list[str]], wanted: set[str]
+) -> dict[str, np.ndarray]:
+    missing = sorted(wanted - set(header))
+    if missing:
+        there = ", ".join(map(plain, header))
+        raise ValueError(f"{path} has no column {', '.join(missing)}; it has {there}")
+    indices = {name: header.index(name) for name in wanted}
+    values: dict[str, list[float]] = {name: [] for name in wanted}
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise ValueError(
+                f"{path} has {len(row)} values in line {number} and {len(header)} columns; "
+                "the file is damaged, leave this run out"
+            )
+        for name, index in indices.items():
+            try:
+                values[name].append(float(row[index] or "nan"))
+            except ValueError as error:
+                raise ValueError(
+                    f"{path}, line {number}: {name} is {row[index][:40]!r}, which is no number; "
+                    "the file is damaged, leave this run out"
+                ) from error
+    return {name: np.array(column) for name, column in values.items()}
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, with keys such as `config.risk`."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def plain(text: str) -> str:
+    """The text with what cannot be printed or encoded replaced by question marks."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def warn(message: str) -> None:
+    """Prints a line on stderr."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raises `ValueError` unless a file can be written there, before the work that fills it.
+
+    Makes the folder that it lies in.
+    """
+    path = pathlib.Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            path.open("ab").close()
+        else:
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ValueError(
+            f"output {str(path)!r} cannot be written ({error.strerror}); choose another"
+        ) from error

@@ -1,0 +1,35 @@
+"""Files that cannot be read or written are named before the work."""
+
+import pytest
+
+from experiments import files
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", "\xff", "[" * 100_000])
+def test_damaged_json_is_named(tmp_path, content):
+    (tmp_path / "summary.json").write_text(content)
+    with pytest.raises(ValueError, match=r"summary\.json cannot be read .*; choose another"):
+        files.read_json(tmp_path / "summary.json", "choose another")
+
+
+def test_columns_of_a_file_that_is_being_written(tmp_path):
+    path = tmp_path / "metrics.csv"
+    assert files.read_columns(path, ["step"])["step"].size == 0
+    path.write_text("step,value\n1,2\n2,nan\n3,4")
+    columns = files.read_columns(path, ["step"])
+    assert list(columns) == ["step"]
+    assert list(columns["step"]) == [1, 2]
+    path.write_text('step,value\n"' + "x" * 200_000 + '",1\n')
+    with pytest.raises(ValueError, match=r"metrics\.csv is no CSV file"):
+        files.read_columns(path, ["step"])
+
+
+def test_outputs_that_cannot_be_written_are_found_before_the_work(tmp_path):
+    files.check_writable(tmp_path / "new" / "picture.png")
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "file").write_text("kept")
+    files.check_writable(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "kept"
+    for bad in (tmp_path, tmp_path / "file" / "picture.png", "/proc/picture.png"):
+        with pytest.raises(ValueError, match="cannot be written"):
+            files.check_writable(bad)
