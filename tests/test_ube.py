@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.studies.tabular_moments import layered_belief
 from qusac_jax import linear, posterior, ube
 
 SOLVERS = {
@@ -451,7 +452,7 @@ def test_many_right_hand_sides_share_the_factors():
     assert used < size**3 * 8 / 2  # a copy of the factors for each row of the Jacobian
 
 
-def test_residual_and_horizon_are_the_worst_of_all_systems():
+def test_residual_and_condition_are_the_worst_of_all_systems():
     rng = np.random.default_rng(7)
     transition, reward = random_ensemble(rng)
     policy = random_policy(rng, 5, 2)
@@ -605,19 +606,10 @@ def test_warm_solver_needs_no_iteration_from_the_solution_and_lu_where_it_fails(
 # Closed-form moments.
 
 
-def layered_posterior(rng, num_layers=3, width=2, num_actions=2):
-    num_states = num_layers * width
-    concentration = np.zeros((num_states, num_actions, num_states + 1))
-    for state in range(num_states):
-        layer = state // width
-        targets = list(range((layer + 1) * width, min((layer + 2) * width, num_states)))
-        targets.append(num_states)  # any step may end the episode
-        concentration[state, :, targets] = rng.gamma(1.0, size=(len(targets), num_actions)) + 0.2
-    belief = posterior.init(num_states, num_actions, concentration=concentration, dtype=float)
-    return belief._replace(
-        reward_mean=jnp.asarray(rng.normal(size=(num_states, num_actions))),
-        reward_precision=jnp.asarray(rng.uniform(1, 4, size=(num_states, num_actions))),
-    )
+def layered_posterior(rng):
+    """A belief over MDPs of 6 states in 3 layers, with 2 actions."""
+    belief = layered_belief(rng, dtype=float)
+    return belief._replace(reward_precision=jnp.asarray(rng.uniform(1, 4, size=(6, 2))))
 
 
 def draw(rng, belief, num_members):
