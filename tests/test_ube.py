@@ -53,6 +53,7 @@ def enumerated_ensemble(rng, num_states=4, num_actions=2, deterministic=False, r
     """All combinations of 2 candidates for each of 4 rows (and 2 rewards): an exact belief.
 
     Uncertain rows and rewards are independent of each other and equally likely, as Theorem 1 asks.
+    Without random rewards, both candidates are the same.
     """
     pairs = list(itertools.product(range(num_states), range(num_actions)))
     make_row = deterministic_row if deterministic else acyclic_row
@@ -60,9 +61,9 @@ def enumerated_ensemble(rng, num_states=4, num_actions=2, deterministic=False, r
     base = base.reshape(num_states, num_actions, num_states)
     base_reward = rng.normal(size=(num_states, num_actions))
     rows = [pairs[i] for i in rng.choice(len(pairs), 4, replace=False)]
-    rewards = [pairs[i] for i in rng.choice(len(pairs), 2, replace=False)] * random_rewards
+    rewards = [pairs[i] for i in rng.choice(len(pairs), 2, replace=False)]
     new_rows = {pair: make_row(rng, pair[0], num_states) for pair in rows}
-    new_rewards = {pair: rng.normal() for pair in rewards}
+    new_rewards = {pair: rng.normal() if random_rewards else base_reward[pair] for pair in rewards}
     transitions, all_rewards = [], []
     for choice in itertools.product([False, True], repeat=len(rows) + len(rewards)):
         transition, reward = base.copy(), base_reward.copy()
@@ -415,9 +416,8 @@ def test_float32_in_float32_out():
 def test_float32_keeps_uncertainties_that_are_small_beside_the_values():
     # Values of about 1000 that hardly differ: second moments minus squared means would be noise.
     rng = np.random.default_rng(5)
-    transition = rng.dirichlet(np.ones(20), (5, 20, 3))
-    reward = np.tile(10.0 + rng.normal(size=(20, 3)), (5, 1, 1))
-    problem = (transition, reward, random_policy(rng, 20, 3))
+    transition, reward = random_ensemble(rng, mass=1.0)
+    problem = (transition, np.stack(3 * [10.0 + reward[0]]), random_policy(rng, 5, 2))
     single = [array.astype(np.float32) for array in problem]
     for form in ube.FORMS:
         wide, narrow = (
