@@ -3,18 +3,27 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 EXTRAS ?= [plots,video,test,dev,docs]
-# For example: make online ARGS="--env=pendulum --num_steps=20000"
+# For example: make online ARGS="--env=pendulum --size=small --num_steps=20000"
 ARGS ?=
+# A finished short run; the same with a larger --num_steps continues it.
+FIRST_RUN := --env=cartpole_swingup --size=small --num_steps=10000 --workdir=runs/cartpole_swingup
+# Processes that share the tests, a file each.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: online test check lint types docs docs-build clean
+.PHONY: online test test-all check lint types docs docs-build clean
 
 online: $(VENV)/ready
-	$(BIN)/python -m experiments.online $(ARGS)
+	$(BIN)/python -m experiments.online $(or $(ARGS),$(FIRST_RUN))
 
+# What a developer runs all day: without the tests that learn something.
 test: $(VENV)/ready
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
-check: lint types docs-build test
+test-all: $(VENV)/ready
+	$(PYTEST) $(ARGS)
+
+check: lint types docs-build test-all
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
