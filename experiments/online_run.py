@@ -47,15 +47,15 @@ class OnlineRun(Run):
         self._rewarded_steps = np.zeros(len(self._seeds), np.int64)
 
     def announce_duration(self) -> None:
-        """Says how long the steps that are left will take, from a few learning steps on no data.
+        """Says how long a run that begins will take, from a few learning steps on no data.
 
-        What is compiled for them is what the run uses. Says nothing where nothing is left to learn,
+        What is compiled for them is what the run uses. Says nothing where nothing is to be learned,
         or where there may be no memory for a second state.
         """
         config, task = self._config, self._task
-        num_learning = self._num_steps - max(self.step, config.warmup_steps - 1)
+        num_learning = self._num_steps - config.warmup_steps + 1
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(self._state._replace(key=None)))
-        if num_learning < 1 or size > _LARGE_STATE:
+        if self.step or num_learning < 1 or size > _LARGE_STATE:
             return
         state = self._init(self._program_keys)
         transition = jax.tree.map(lambda x: np.zeros_like(x[:, 0]), state.replay.data)
@@ -67,7 +67,7 @@ class OnlineRun(Run):
             np.asarray(action)
 
         duration = cost.expected_duration(learning_step, config, task, num_learning)
-        print(duration.describe(self._num_steps - self.step), flush=True)
+        print(duration.describe(self._num_steps), flush=True)
 
     def _advance(self) -> dict[str, jax.Array]:
         """One step of every environment and what follows from it."""

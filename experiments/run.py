@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import plot, seeds
+from experiments import plot, report, seeds
 from experiments.evaluation import Evaluation, evaluate
 from experiments.run_directory import RunDirectory
 from experiments.speed import Speed
@@ -26,10 +26,6 @@ from qusac_jax.policy import save_policy
 
 # Evaluation environments draw their initial states from seeds that no training run uses.
 _EVAL_SEED_OFFSET = 1_000_003
-# More than this factor above its bound is more than rounding.
-_BOUND_TOLERANCE = 1.001
-# Of the last update, in every row of metrics.csv, also in those before the first update.
-_UPDATE_COLUMNS = ("actor_loss", "critic_loss", "unet_loss", "local_uncertainty")
 # Where a value that is not finite shows first: in the order of the update.
 _CAUSES = ("local_uncertainty", "unet_loss", "critic_loss", "mean_q", "actor_loss")
 
@@ -252,11 +248,11 @@ class Run(abc.ABC):
 
     def _fit_and_roll_out(self) -> None:
         """A refresh of the model, checked."""
-        self._state, report = self._refresh(self._state)
-        self._fit_mse = np.asarray(report.holdout_mse)
-        self._fit_epochs = np.asarray(report.epochs)
+        self._state, fit = self._refresh(self._state)
+        self._fit_mse = np.asarray(fit.holdout_mse)
+        self._fit_epochs = np.asarray(fit.epochs)
         self._check_finite("held-out error of the dynamics", self._fit_mse)
-        self._check_finite("loss of the dynamics", np.asarray(report.train_loss))
+        self._check_finite("loss of the dynamics", np.asarray(fit.train_loss))
 
     def _check_update(self, metrics: dict[str, jax.Array], action: np.ndarray) -> None:
         """Raises `ValueError` if the action is not finite, naming the cause."""
@@ -288,60 +284,25 @@ class Run(abc.ABC):
             self._check_finite(name, value)
         keys = jax.vmap(lambda k: jax.random.fold_in(k, self.step))(self._diagnosis_keys)
         values = jax.tree.map(np.asarray, self._diagnose(self._state, keys))
-        rows = self._rows(self._run_episodes(), values, update)
+        rows = report.rows(
+            self.step,
+            self._seeds,
+            self._run_episodes(),
+            {
+                **self._training_columns(),
+                **dict(sorted(values.items())),
+                "fit_epochs": self._fit_epochs,
+                **{f"holdout_mse_{n}": mse for n, mse in enumerate(self._fit_mse.T)},
+            },
+            update,
+        )
         timing = {
             "steps_per_second": rate,
             "learning_steps_per_second": self._speed.learning_rate(),
         }
         self._directory.log(rows, {name: value for name, value in timing.items() if value})
-        self._report(bar, rows, rate)
+        report.tell(bar, rows, rate)
         self._speed.restart(self.step)
-
-    def _rows(
-        self, episodes: Evaluation, values: dict[str, np.ndarray], update: dict[str, np.ndarray]
-    ) -> list[dict[str, float]]:
-        """A row of metrics.csv for each seed."""
-        nothing = np.full(len(self._seeds), np.nan)
-        columns = {
-            "step": np.full(len(self._seeds), self.step),
-            "seed": np.asarray(self._seeds),
-            "eval_return": episodes.episode_return.mean(1),
-            "eval_task_return": episodes.episode_task_return.mean(1),
-            "eval_return_min": episodes.episode_return.min(1),
-            "eval_return_max": episodes.episode_return.max(1),
-            **self._training_columns(),
-            **dict(sorted(values.items())),
-            "fit_epochs": self._fit_epochs,
-            **{f"holdout_mse_{n}": mse for n, mse in enumerate(self._fit_mse.T)},
-            **{name: update.get(name, nothing) for name in _UPDATE_COLUMNS},
-        }
-        return [
-            {name: float(column[i]) for name, column in columns.items()}
-            for i in range(len(self._seeds))
-        ]
-
-    def _report(self, bar: tqdm, rows: list[dict[str, float]], rate: float) -> None:
-        """Tells a person how the run is doing: in the progress bar, or as a line without one."""
-        mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
-        bar.set_postfix(
-            {
-                "return": f"{mean['eval_return']:.1f}",
-                "Q": f"{mean['mean_q']:.2f}",
-                "sqrtU": f"{mean['mean_sqrt_u']:.3g}",
-                "alpha": f"{mean['alpha']:.2g}",
-            }
-        )
-        if bar.disable:
-            left = tqdm.format_interval((self._num_steps - self.step) / rate) if rate else "?"
-            print(
-                f"step {self.step}: return {mean['eval_return']:.1f} "
-                f"(task {mean['eval_task_return']:.1f}), Q {mean['mean_q']:.2f}, "
-                f"sqrt(U) {mean['mean_sqrt_u']:.3g}, alpha {mean['alpha']:.2g}; "
-                f"{rate:.1f} steps/s, {left} left",
-                flush=True,
-            )
-        for message in exceeded_bounds(self.step, rows):
-            bar.write(message, file=sys.stderr)
 
     def _all_host_state(self) -> dict[str, Any]:
         return {
@@ -361,19 +322,3 @@ class Run(abc.ABC):
             "speed": self._speed.state(),
         }
         self._checkpointer.save(self.step, self._state, self._all_host_state(), metadata)
-
-
-def exceeded_bounds(step: int, rows: Sequence[dict[str, float]]) -> list[str]:
-    """A warning for each row of metrics.csv whose U is larger than its inputs allow.
-
-    Args:
-        step: of the rows; at 0 nothing has been learned, and nothing is said.
-        rows: with `seed`, `max_sqrt_u` and `sqrt_u_bound`, NaN without a U-net.
-    """
-    return [
-        f"warning: step {step}, seed {row['seed']:.0f}: sqrt(U) reaches {row['max_sqrt_u']:.3g}, "
-        f"{row['max_sqrt_u'] / row['sqrt_u_bound'] - 1:.1%} more than the "
-        f"{row['sqrt_u_bound']:.3g} that the local uncertainty allows"
-        for row in rows
-        if step and row["max_sqrt_u"] > _BOUND_TOLERANCE * row["sqrt_u_bound"] > 0
-    ]

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pathlib
 from collections.abc import Iterator
 
 # Tests compile many small programs and run each a few times: LLVM's optimisation costs more than
@@ -10,6 +11,11 @@ os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 ).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# What one test has compiled, others and the programs that they start read from the disk.
+_CACHE = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest

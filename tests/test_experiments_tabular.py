@@ -1,12 +1,16 @@
 """The command `experiments.tabular` and its files."""
 
+import contextlib
 import csv
 import json
+import os
 import pathlib
+import pty
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 
 import numpy as np
 import pytest
@@ -44,38 +48,44 @@ def test_run_writes_metrics_summary_and_figure(tmp_path, capsys):
         unsolved = sum(row["solved"] == "0" for row in own)
         assert float(own[-1]["total_regret"]) == summary["total_regret"][seed] == unsolved
     assert (tmp_path / "regret.png").stat().st_size > 0
-    assert "20/20" in capsys.readouterr().err  # progress
+    assert "20/20" not in capsys.readouterr().err  # a progress bar would fill a log
 
 
-def start(*arguments):
-    return subprocess.Popen(
+def interrupt(progress, *arguments):
+    """Runs the command with a terminal and sends what Ctrl-C sends once `progress` is shown there.
+
+    Returns the exit code, what was printed and what was shown.
+    """
+    terminal, its_end = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))  # a progress bar needs room
+    process = subprocess.Popen(
         [sys.executable, "-m", "experiments.tabular", *map(str, arguments)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=its_end,
         text=True,
     )
-
-
-def interrupt_after(process, progress):
-    """Sends what Ctrl-C sends, as soon as `progress` has been shown."""
-    seen = ""
-    while progress not in seen:
-        character = process.stderr.read(1)
-        assert character, seen
-        seen += character
-    process.send_signal(signal.SIGINT)
+    os.close(its_end)
+    shown, is_sent = "", False
+    with contextlib.suppress(OSError):  # how the terminal tells that the process has ended
+        while part := os.read(terminal, 4096):
+            shown += part.decode(errors="replace")
+            if not is_sent and progress in shown:
+                process.send_signal(signal.SIGINT)
+                is_sent = True
+    os.close(terminal)
+    out, _ = process.communicate(timeout=120)
+    assert is_sent, shown
+    return process.returncode, out, shown
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
-    options = ("--length=6", "--num_seeds=2", "--num_episodes=2000")
-    process = start(*options, f"--workdir={tmp_path / 'stopped'}")
-    interrupt_after(process, "40/2000")
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 130
+    options = ("--length=4", "--num_seeds=2", "--num_episodes=1000", "--method=psrl")
+    code, out, _ = interrupt("20/1000", *options, f"--workdir={tmp_path / 'stopped'}")
+    assert code == 130
     assert "the same command goes on" in out
     stopped = json.loads((tmp_path / "stopped" / "summary.json").read_text())
-    assert 40 <= stopped["num_episodes"] < 2000
+    assert 20 <= stopped["num_episodes"] < 1000
     assert run(*options, f"--workdir={tmp_path / 'stopped'}") == 0
     assert run(*options, f"--workdir={tmp_path / 'undisturbed'}") == 0
     metrics = [
@@ -228,15 +238,12 @@ def test_inspect_draws_heat_maps(tmp_path):
 
 def test_ctrl_c_keeps_the_heat_maps_that_are_done(tmp_path):
     workdir = tmp_path / "stopped"
-    process = start(
-        "--length=6", "--inspect", "--inspect_episodes=40,100000", f"--workdir={workdir}"
-    )
-    interrupt_after(process, "40/100000")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    assert "looks are kept" in out
+    options = ("--length=4", "--method=psrl", "--inspect", "--inspect_episodes=20,100000")
+    code, out, shown = interrupt("20/100000", *options, f"--workdir={workdir}")
+    assert code == 130, shown
+    assert "snapshots are kept" in out
     assert (workdir / "inspect.png").stat().st_size > 0
-    assert json.loads((workdir / "summary.json").read_text())["num_episodes"] >= 40
+    assert json.loads((workdir / "summary.json").read_text())["num_episodes"] >= 20
 
 
 @pytest.mark.parametrize(

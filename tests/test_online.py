@@ -40,7 +40,7 @@ TINY = [
     "--config.actor_hidden=(8,)",
     "--config.critic_hidden=(8,)",
     "--config.unet_hidden=(8,)",
-    "--config.dynamics_hidden=(8,)",
+    "--config.dynamics.hidden=(8,)",
 ]
 
 
@@ -143,7 +143,7 @@ def test_a_seed_alone_is_the_seed_among_others(finished, tmp_path):
     [
         # The first of two updates throws the critics out; the second one's uncertainty shows it.
         ("critic_learning_rate=1e38", "local_uncertainty"),
-        ("dynamics_learning_rate=1e38", "held-out error of the dynamics"),
+        ("dynamics.learning_rate=1e38", "held-out error of the dynamics"),
     ],
 )
 def test_divergence_stops_the_run_and_names_the_quantity(tmp_path, rate, quantity):
@@ -304,11 +304,11 @@ def test_help_is_no_mistake():
         (["--method=uper_bound"], "did you mean 'upper_bound'"),
         (["--preset=mpbo"], "did you mean 'mbpo'"),
         (["--config.discount=1.0"], "discount must lie in [0, 1), got 1.0"),
-        (["--num_seeds=0"], "num_seeds must be at least 1, got 0"),
+        (["--num_seeds=0"], "num_seeds=0: 0 is not a positive integer"),
         (["--seed=2147483647", "--num_seeds=2"], "must be below 2**31, got 2147483648"),
         (["--env=gym:CartPole-v1"], "gym:CartPole-v1"),
         (["--device=tpu"], "device 'tpu' is not there"),
-        (["--config.rsik=1"], "--config.rsik is no hyperparameter (near: risk)"),
+        (["--config.rsik=1"], "--config.rsik is no hyperparameter (did you mean '--config.risk'"),
         (["--config.critic_hidden=(8,)", "--config.critic_hidden=(9,)"], "given twice"),
         (["--no_such_flag=1"], "no_such_flag"),
     ],

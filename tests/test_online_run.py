@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import online_run
+from experiments import online_run, report
 from experiments.run_directory import RunDirectory
 from qusac_jax import environments
 from qusac_jax.qusac.config import Config
@@ -22,10 +22,11 @@ def trained(tmp_path_factory):
         RunDirectory(tmp_path_factory.mktemp("runs") / "run", {"env": ENV}),
         ENV,
         CONFIG,
-        seeds=SEEDS,
+        environments.spec(ENV).task("never"),
+        run_seeds=SEEDS,
         num_steps=60,
         action_cost=0.1,
-        termination=environments.TERMINATIONS["never"],
+        reward_threshold=0.5,
         eval_every=60,
         eval_episodes=1,
         checkpoint_every=60,
@@ -69,6 +70,6 @@ def test_what_passes_the_bound_is_reported():
         {"seed": float(seed), "max_sqrt_u": largest, "sqrt_u_bound": bound}
         for seed, (largest, bound) in enumerate([(9.9, 10.0), (10.3, 10.0), (1.0, float("nan"))])
     ]
-    (message,) = online_run.breaches(500, rows)
+    (message,) = report.exceeded_bounds(500, rows)
     assert "step 500, seed 1: sqrt(U) reaches 10.3, 3.0% more than the 10" in message
-    assert not online_run.breaches(0, rows)  # nothing has been learned
+    assert not report.exceeded_bounds(0, rows)  # nothing has been learned

@@ -76,7 +76,7 @@ def test_tabular_experiment(method):
 @pytest.mark.parametrize("name", ["qusac", "exact_ube", "mbpo", "sac"])
 def test_deep_agent(name):
     config = small(presets.PRESETS.get(name) or Config(method=name))
-    task = agent.Task(5, 1, environments.termination_fn("cartpole_swingup"))
+    task = environments.spec("cartpole_swingup").task()
 
     def init(keys):
         make = functools.partial(agent.init, config=config, task=task)

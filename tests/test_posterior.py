@@ -175,6 +175,14 @@ def test_vmap_over_seeds_equals_a_loop():
         np.testing.assert_allclose(mapped.reward[i], alone.reward, rtol=1e-6)
 
 
+def test_a_jitted_function_may_close_over_the_belief():
+    belief, key = posterior.init(5, 2), jax.random.key(3)
+    closed = jax.jit(lambda key: posterior.sample(belief, key, 4))(key)
+    np.testing.assert_allclose(
+        closed.transition, posterior.sample(belief, key, 4).transition, rtol=1e-5, atol=1e-7
+    )
+
+
 def test_scalars_in_float64_do_not_widen_a_belief_in_float32():
     with jax.enable_x64(True):
         belief = posterior.init(5, 2)

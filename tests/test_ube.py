@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.studies.tabular_moments import layered_belief
 from qusac_jax import linear, posterior, ube
 
 SOLVERS = {
@@ -52,6 +53,7 @@ def enumerated_ensemble(rng, num_states=4, num_actions=2, deterministic=False, r
     """All combinations of 2 candidates for each of 4 rows (and 2 rewards): an exact belief.
 
     Uncertain rows and rewards are independent of each other and equally likely, as Theorem 1 asks.
+    Without random rewards, both candidates are the same.
     """
     pairs = list(itertools.product(range(num_states), range(num_actions)))
     make_row = deterministic_row if deterministic else acyclic_row
@@ -59,9 +61,9 @@ def enumerated_ensemble(rng, num_states=4, num_actions=2, deterministic=False, r
     base = base.reshape(num_states, num_actions, num_states)
     base_reward = rng.normal(size=(num_states, num_actions))
     rows = [pairs[i] for i in rng.choice(len(pairs), 4, replace=False)]
-    rewards = [pairs[i] for i in rng.choice(len(pairs), 2, replace=False)] * random_rewards
+    rewards = [pairs[i] for i in rng.choice(len(pairs), 2, replace=False)]
     new_rows = {pair: make_row(rng, pair[0], num_states) for pair in rows}
-    new_rewards = {pair: rng.normal() for pair in rewards}
+    new_rewards = {pair: rng.normal() if random_rewards else base_reward[pair] for pair in rewards}
     transitions, all_rewards = [], []
     for choice in itertools.product([False, True], repeat=len(rows) + len(rewards)):
         transition, reward = base.copy(), base_reward.copy()
@@ -414,9 +416,8 @@ def test_float32_in_float32_out():
 def test_float32_keeps_uncertainties_that_are_small_beside_the_values():
     # Values of about 1000 that hardly differ: second moments minus squared means would be noise.
     rng = np.random.default_rng(5)
-    transition = rng.dirichlet(np.ones(20), (5, 20, 3))
-    reward = np.tile(10.0 + rng.normal(size=(20, 3)), (5, 1, 1))
-    problem = (transition, reward, random_policy(rng, 20, 3))
+    transition, reward = random_ensemble(rng, mass=1.0)
+    problem = (transition, np.stack(3 * [10.0 + reward[0]]), random_policy(rng, 5, 2))
     single = [array.astype(np.float32) for array in problem]
     for form in ube.FORMS:
         wide, narrow = (
@@ -451,7 +452,7 @@ def test_many_right_hand_sides_share_the_factors():
     assert used < size**3 * 8 / 2  # a copy of the factors for each row of the Jacobian
 
 
-def test_residual_and_horizon_are_the_worst_of_all_systems():
+def test_residual_and_condition_are_the_worst_of_all_systems():
     rng = np.random.default_rng(7)
     transition, reward = random_ensemble(rng)
     policy = random_policy(rng, 5, 2)
@@ -605,19 +606,10 @@ def test_warm_solver_needs_no_iteration_from_the_solution_and_lu_where_it_fails(
 # Closed-form moments.
 
 
-def layered_posterior(rng, num_layers=3, width=2, num_actions=2):
-    num_states = num_layers * width
-    concentration = np.zeros((num_states, num_actions, num_states + 1))
-    for state in range(num_states):
-        layer = state // width
-        targets = list(range((layer + 1) * width, min((layer + 2) * width, num_states)))
-        targets.append(num_states)  # any step may end the episode
-        concentration[state, :, targets] = rng.gamma(1.0, size=(len(targets), num_actions)) + 0.2
-    belief = posterior.init(num_states, num_actions, concentration=concentration, dtype=float)
-    return belief._replace(
-        reward_mean=jnp.asarray(rng.normal(size=(num_states, num_actions))),
-        reward_precision=jnp.asarray(rng.uniform(1, 4, size=(num_states, num_actions))),
-    )
+def layered_posterior(rng):
+    """A belief over MDPs of 6 states in 3 layers, with 2 actions."""
+    belief = layered_belief(rng, dtype=float)
+    return belief._replace(reward_precision=jnp.asarray(rng.uniform(1, 4, size=(6, 2))))
 
 
 def draw(rng, belief, num_members):

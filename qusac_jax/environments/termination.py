@@ -2,8 +2,11 @@
 
 A time limit is no termination. The functions for Gymnasium's MuJoCo tasks use the documented
 default healthy ranges of versions v4 and v5, in which the position x (and y) is left out of the
-observation. The choice of a function is static; the functions are traceable and map over any
-leading axes. Axes: O observation size, A action size.
+observation. Hopper, Walker2d and HalfCheetah have the same observations and healthy ranges in v2
+and v3, the versions that D4RL's data come from, and share the functions; the versions differ in
+rewards and physics only (v5 pays for being healthy only while healthy, and Walker2d-v5 has another
+friction of the right foot). The choice of a function is static; the functions are traceable and
+map over any leading axes. Axes: O observation size, A action size.
 """
 
 import types
@@ -28,7 +31,12 @@ def _unless_healthy(healthy: jax.Array, next_observation: jax.Array) -> jax.Arra
 
 
 def hopper(observation: jax.Array, action: jax.Array, next_observation: jax.Array) -> jax.Array:
-    """Hopper-v4/v5: height o[0] > 0.7, |angle o[1]| < 0.2, |o[1:]| < 100."""
+    """Hopper-v2 to v5: height o[0] > 0.7, |angle o[1]| < 0.2, |o[1:]| < 100.
+
+    The simulator bounds the velocities themselves, while the observation clips them to [-10, 10]:
+    an episode that ended by a velocity beyond 100 alone cannot be recognised. v2 also asks for a
+    finite position x, which no observation shows.
+    """
     del observation, action
     height, angle = next_observation[..., 0], next_observation[..., 1]
     bounded = (jnp.abs(next_observation[..., 1:]) < 100).all(-1)
@@ -36,7 +44,7 @@ def hopper(observation: jax.Array, action: jax.Array, next_observation: jax.Arra
 
 
 def walker2d(observation: jax.Array, action: jax.Array, next_observation: jax.Array) -> jax.Array:
-    """Walker2d-v4/v5: height o[0] in (0.8, 2), angle o[1] in (-1, 1)."""
+    """Walker2d-v2 to v5: height o[0] in (0.8, 2), angle o[1] in (-1, 1)."""
     del observation, action
     height, angle = next_observation[..., 0], next_observation[..., 1]
     healthy = (height > 0.8) & (height < 2.0) & (jnp.abs(angle) < 1.0)
@@ -122,6 +130,15 @@ GYM_TERMINATIONS: Mapping[str, str] = types.MappingProxyType(
                 "Pusher": "never",
                 "Reacher": "never",
                 "Swimmer": "never",
+                "Walker2d": "walker2d",
+            }.items()
+        },
+        **{
+            f"{task}-{version}": function
+            for version in ("v2", "v3")  # cannot be built any more, but D4RL's data are theirs
+            for task, function in {
+                "HalfCheetah": "never",
+                "Hopper": "hopper",
                 "Walker2d": "walker2d",
             }.items()
         },

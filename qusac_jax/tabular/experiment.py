@@ -306,6 +306,8 @@ def advance(environment: Environment, progress: Progress, *, config: Config) -> 
     """
     on_device = to_device(environment)
     chunk = _chunk_size(config.num_episodes, config.num_chunks)
+    # Runs of different lengths share what is compiled.
+    config_of_chunk = dataclasses.replace(config, num_episodes=chunk, num_chunks=1)
     metrics, state = progress
     while (done := metrics.steps.shape[1]) < config.num_episodes:
         state, new = run_chunk(
@@ -313,7 +315,7 @@ def advance(environment: Environment, progress: Progress, *, config: Config) -> 
             state,
             num_episodes=min(chunk, config.num_episodes - done),
             episode_length=environment.episode_length,
-            config=config,
+            config=config_of_chunk,
         )
         new = jax.device_get(new)
         metrics = jax.tree.map(lambda old, new: np.concatenate([old, new], 1), metrics, new)

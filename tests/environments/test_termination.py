@@ -82,6 +82,38 @@ def test_leading_axes_and_values_that_are_not_finite():
     np.testing.assert_array_equal(done, [[False, True, False], [True, False, True]])
 
 
+@pytest.mark.parametrize("task", ["Hopper", "Walker2d", "HalfCheetah"])
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_versions_of_d4rl_share_the_functions(task, version):
+    old = environments.termination_fn(f"gym:{task}-{version}")
+    assert old is environments.termination_fn(f"gym:{task}-v4")
+    assert old is environments.termination_fn(f"gym:{task}-v5")
+
+
+@pytest.mark.parametrize(
+    ("task", "size", "index", "value", "ended"),
+    [  # as mujoco-py's Hopper-v2 and Walker2d-v2 say: all inequalities are strict
+        ("Hopper", 11, 0, 0.7001, False),
+        ("Hopper", 11, 0, 0.6999, True),
+        ("Hopper", 11, 0, 50.0, False),
+        ("Hopper", 11, 1, -0.2001, True),
+        ("Hopper", 11, 4, 99.0, False),
+        ("Hopper", 11, 4, -101.0, True),
+        ("Walker2d", 17, 0, 0.7999, True),
+        ("Walker2d", 17, 0, 2.0001, True),
+        ("Walker2d", 17, 1, -0.9999, False),
+        ("Walker2d", 17, 1, 1.0001, True),
+        ("Walker2d", 17, 4, 101.0, False),
+    ],
+)
+def test_healthy_ranges_of_v2(task, size, index, value, ended):
+    observation = np.zeros(size, np.float32)
+    observation[0] = 1.25
+    observation[index] = value
+    done = environments.termination_fn(f"gym:{task}-v2")(observation, np.zeros(3), observation)
+    assert bool(done) == ended
+
+
 def test_override_and_unknown():
     name = "gym:MountainCarContinuous-v0"
     never = environments.termination_fn(name, "never")

@@ -6,8 +6,7 @@ import pytest
 
 from experiments.studies import rare_reward
 from qusac_jax import environments
-from qusac_jax.qusac import agent
-from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.config import Config, DynamicsConfig
 
 
 @pytest.mark.parametrize(("name", "cosine"), [("pendulum", 0), ("cartpole_swingup", 1)])
@@ -27,12 +26,12 @@ def test_a_reward_that_is_everywhere_is_learned():
     train, near = (rare_reward.upright(env, "pendulum", count, rng) for count in (400, 50))
     config = Config(
         num_members=2,
-        dynamics_hidden=(16,),
+        dynamics=DynamicsConfig(hidden=(16,)),
         batch_size=32,
         replay_capacity=400,
         warmup_steps=3,
     )
-    task = agent.Task(3, 1, environments.termination_fn("pendulum"))
+    task = environments.spec("pendulum").task()
     first, *_, last = rare_reward.measure(config, task, train, near, near, 3)
     assert last["reward"] == pytest.approx(1.0, abs=0.05)
     assert last["upright error"] == last["data error"] < first["upright error"]

@@ -18,9 +18,10 @@ UBE_SOLVERS = {
     "upper_bound": ube.solve_upper_bound,
     "ensemble_var": ube.ensemble_variance,
 }
+UNCLIPPED = -1e3  # below every uncertainty reward
 
 
-def some_belief(seed=0, num_transitions=30):
+def some_belief(seed=0, num_transitions=30, weight=2.0):
     rng = np.random.default_rng(seed)
     data = posterior.Transitions(
         jnp.asarray(rng.integers(NUM_STATES, size=num_transitions)),
@@ -28,23 +29,30 @@ def some_belief(seed=0, num_transitions=30):
         jnp.asarray(rng.normal(size=num_transitions)),
         jnp.asarray(rng.integers(NUM_STATES + 1, size=num_transitions)),
     )
-    return posterior.update(posterior.init(NUM_STATES, NUM_ACTIONS), data, weight=2.0)
+    return posterior.update(posterior.init(NUM_STATES, NUM_ACTIONS), data, weight=weight)
+
+
+def unclipped(method, **options):
+    return agent.Config(method=method, min_local=UNCLIPPED, **options)
 
 
 def some_policy(seed=0):
     return jnp.asarray(np.random.default_rng(seed).integers(NUM_ACTIONS, size=NUM_STATES))
 
 
+BOUND = 0.01  # below the uncertainty rewards of `some_belief`, apart from some of exact_ube
+
+
 @pytest.mark.parametrize("method", list(UBE_SOLVERS))
 def test_variance_is_that_of_the_general_solver(method):
     belief, policy, key = some_belief(), some_policy(), jax.random.key(1)
-    config = agent.Config(method=method, min_local=0.01)
+    config = agent.Config(method=method, min_local=BOUND)
     ours = agent.evaluate(belief, policy, key, config=config)
     samples, mean = posterior.sample(belief, key, config.num_members), posterior.mean(belief)
     one_hot = jax.nn.one_hot(policy, NUM_ACTIONS)
     options = {"mean_transition": mean.transition, "mean_reward": mean.reward}
     if method == "exact_ube":
-        options["min_local"] = 0.01
+        options["min_local"] = BOUND
     if method == "ensemble_var":
         options = {}
     result = UBE_SOLVERS[method](*samples, one_hot, config.discount, **options)
@@ -67,7 +75,7 @@ def test_optimize_equals_the_numpy_reference(method):
     # all pairs visited and no clipping there are no ties, which the two would break differently.
     for seed in range(6):
         belief, policy, key = some_belief(seed, 60), some_policy(seed), jax.random.key(seed)
-        config = agent.Config(method=method, min_local=-1e3)
+        config = unclipped(method)
         warm_start = agent.init_warm_start(NUM_STATES, config)
         plan = agent.optimize(belief, policy, warm_start, key, config=config)
         key_sample, _ = jax.random.split(key)
@@ -81,14 +89,14 @@ def test_optimize_equals_the_numpy_reference(method):
             belief,
             np.array(policy),
             np.random.default_rng(0),
-            numpy_reference.Run(method=method, min_local=-1e3),
+            numpy_reference.Run(method=method, min_local=UNCLIPPED),
             models,
         )
         np.testing.assert_array_equal(plan.policy, expected)
 
 
 def test_cycles_end_where_all_steps_would_have_ended():
-    config, periods = agent.Config(method="exact_ube"), set()
+    config, periods = unclipped("exact_ube"), set()
     for seed in range(6):
         belief, policy, key = some_belief(seed, 8), some_policy(seed), jax.random.key(seed)
         warm_start = agent.init_warm_start(NUM_STATES, config)
@@ -105,8 +113,8 @@ def test_cycles_end_where_all_steps_would_have_ended():
 
 
 @pytest.mark.parametrize("method", ["exact_ube", "psrl"])
-def test_result_does_not_depend_on_the_solver_or_its_guess(method):
-    config = agent.Config(method=method)
+def test_result_does_not_depend_on_the_solver_or_where_it_starts(method):
+    config = unclipped(method)
     for seed in range(4):
         belief, policy, key = some_belief(seed), some_policy(seed), jax.random.key(seed)
         warm_start = agent.init_warm_start(NUM_STATES, config)
@@ -131,7 +139,7 @@ def test_psrl_finds_the_best_policy_of_a_known_mdp():
     chain += [(s, 0, 0.0, s) for s in range(6)]
     data = posterior.Transitions(*map(jnp.asarray, zip(*chain, strict=True)))
     belief = posterior.update(posterior.init(6, 2), data, weight=1e6)
-    config = agent.Config(method="psrl")
+    config = unclipped("psrl")
     plan = agent.optimize(
         belief,
         jnp.zeros(6, int),
@@ -147,19 +155,15 @@ def test_psrl_finds_the_best_policy_of_a_known_mdp():
 
 
 def test_risk_decides_between_a_known_and_an_unknown_reward():
-    # One step: action 0 is known to pay 0; action 1 is unknown, with mean 0 and variance 1.
-    data = posterior.Transitions(*map(jnp.asarray, ([0], [0], [0.0], [1])))
-    belief = posterior.update(posterior.init(1, 2), data, weight=1e4)
-    belief = belief._replace(concentration=belief.concentration.at[0, 1, 1].set(1e4))
+    # From state 0 both actions end the episode: action 0 is known to pay 0; action 1 is unknown,
+    # with mean 0 and variance 1.
+    data = posterior.Transitions(*map(jnp.asarray, ([0], [0], [0.0], [NUM_STATES])))
+    belief = posterior.update(posterior.init(NUM_STATES, NUM_ACTIONS), data, weight=1e4)
+    belief = belief._replace(concentration=belief.concentration.at[0, 1, NUM_STATES].set(1e4))
     for risk, action in ((1.0, 1), (-1.0, 0)):
-        config = agent.Config(method="exact_ube", risk=risk)
-        plan = agent.optimize(
-            belief,
-            jnp.zeros(1, int),
-            agent.init_warm_start(1, config),
-            jax.random.key(3),
-            config=dataclasses.replace(config, num_members=5),
-        )
+        config = unclipped("exact_ube", risk=risk)
+        warm_start = agent.init_warm_start(NUM_STATES, config)
+        plan = agent.optimize(belief, some_policy(), warm_start, jax.random.key(3), config=config)
         mean_gap = abs(float(plan.evaluation.mean_q[0, 1] - plan.evaluation.mean_q[0, 0]))
         assert mean_gap < 0.01
         assert plan.policy[0] == action
@@ -191,15 +195,13 @@ def test_differences_of_rounding_are_ties():
 
 @pytest.mark.parametrize("method", ["pombu", "exact_ube", "upper_bound"])
 def test_what_is_propagated_is_raised_to_the_bound(method):
-    belief, policy, key = some_belief(), some_policy(), jax.random.key(1)
-    free = agent.evaluate(
-        belief, policy, key, config=agent.Config(method=method, min_local=-1e3)
-    ).local
-    bound = float(jnp.median(free))
-    raised = agent.evaluate(
-        belief, policy, key, config=agent.Config(method=method, min_local=bound)
+    belief, policy, key = some_belief(weight=1e3), some_policy(), jax.random.key(1)
+    free, raised = (
+        agent.evaluate(belief, policy, key, config=config).uncertainty_reward
+        for config in (unclipped(method), agent.Config(method=method, min_local=BOUND))
     )
-    np.testing.assert_allclose(raised.local, jnp.maximum(free, bound), rtol=1e-4, atol=1e-6)
+    assert jnp.min(free) < BOUND < jnp.max(free)
+    np.testing.assert_allclose(raised, jnp.maximum(free, BOUND), rtol=1e-4, atol=1e-6)
 
 
 def test_moments_that_diverge_are_seen_in_the_condition():

@@ -1,0 +1,173 @@
+"""Writes Minari datasets."""
+
+import contextlib
+import shutil
+import warnings
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from qusac_jax.datasets import checks
+from qusac_jax.datasets.loading import check_id, local_root
+from qusac_jax.datasets.minari_files import ENV_KEY
+from qusac_jax.datasets.scores import ScoreReference, check_reference
+
+
+class Episode(NamedTuple):
+    """One episode of T steps, as an environment of `environments.make` gives it."""
+
+    observation: Any  # [T + 1, O], with the one after the last step
+    action: Any  # [T, A] in [-1, 1]
+    reward: Any  # [T]
+    terminated: Any  # [T] bool, true at the last step or nowhere
+    truncated: Any  # [T] bool, likewise
+
+
+def save(
+    dataset_id: str,
+    episodes: Iterable[Episode],
+    *,
+    env_name: str,
+    reference: ScoreReference | None = None,
+    description: str = "",
+    algorithm: str = "",
+) -> None:
+    """Writes episodes as a new Minari dataset to where `load` looks for ids.
+
+    Actions are written in the units of the environment's own action space, so that other programs
+    can use the dataset with the environment that Minari recovers from it. All episodes are checked
+    before anything is written, and an unfinished write is removed.
+
+    Args:
+        dataset_id: such as `pendulum/medium-v0`.
+        episodes: at least one, of the same sizes; all are held in memory.
+        env_name: for `environments.make`; if it is `gym:ID`, Minari can recover it too.
+        reference: what counts as 0 and 100 percent, written as `ref_min_score` and
+            `ref_max_score`.
+        description: what policy the data come from, for people.
+        algorithm: what made that policy.
+
+    Raises:
+        ValueError: if the id is malformed or taken, or an episode or the reference is wrong.
+    """
+    check_id(dataset_id)
+    folder = local_root() / dataset_id
+    if folder.exists():
+        raise ValueError(
+            f"dataset: {dataset_id!r} exists already ({folder}); choose another id or version, or "
+            "remove the folder"
+        )
+    env_spec, action_space = _environment(env_name)
+    checked = [_check(index, episode) for index, episode in enumerate(episodes)]
+    observation_size, action_size = _sizes(checked)
+    if action_space is None:
+        action_space = spaces.Box(-1.0, 1.0, (action_size,), np.float32)
+    if action_space.shape != (action_size,):
+        raise ValueError(
+            f"episodes: actions have {action_size} components, but {env_name!r} has "
+            f"{action_space.shape}; pass the environment that the episodes come from"
+        )
+    metadata: dict[str, Any] = {ENV_KEY: env_name}
+    if reference is not None:
+        low, high, origin = check_reference(reference)
+        metadata |= {"ref_min_score": low, "ref_max_score": high, "reference_origin": origin}
+    minari = checks.require("minari")
+    buffers = [_buffer(minari, episode, action_space) for episode in checked]
+    try:
+        with _without_warnings():
+            # The episodes come last: until they are complete, the dataset counts as empty.
+            dataset = minari.create_dataset_from_buffers(
+                dataset_id,
+                [],
+                env=env_spec,
+                action_space=action_space,
+                observation_space=spaces.Box(-np.inf, np.inf, (observation_size,), np.float32),
+                description=description or None,
+                algorithm_name=algorithm or None,
+                data_format="hdf5",
+            )
+            dataset.storage.update_metadata(metadata)
+            dataset.update_dataset_from_buffer(buffers)
+    except BaseException:  # an interrupt too
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _environment(name: str) -> tuple[Any, spaces.Box | None]:
+    """Gymnasium's spec and the action space of `gym:ID`, else nothing."""
+    if not name.startswith("gym:"):
+        return None, None
+    try:
+        spec = gymnasium.spec(name.removeprefix("gym:"))
+        env = gymnasium.make(spec)
+        space = env.action_space
+        env.close()
+    except Exception as error:  # constructors of other people's environments raise anything
+        raise ValueError(
+            f"env_name: {name!r} cannot be built here ({error}); pass the environment that the "
+            "episodes come from"
+        ) from error
+    if not isinstance(space, spaces.Box):
+        raise ValueError(f"env_name: {name!r} has the action space {space}; it must be a flat Box")
+    checks.check_bounds(f"the environment {name!r}", space.low, space.high)
+    return spec, space
+
+
+def _check(index: int, episode: Episode) -> Episode:
+    where = f"episode {index}"
+    observation = checks.as_floats(f"{where}, observation", episode.observation, ndim=2)
+    action = checks.as_floats(f"{where}, action", episode.action, ndim=2)
+    reward = checks.as_floats(f"{where}, reward", episode.reward, ndim=1)
+    terminated = checks.as_flags(f"{where}, terminated", episode.terminated)
+    truncated = checks.as_flags(f"{where}, truncated", episode.truncated)
+    lengths = {
+        "observation less one": len(observation) - 1,
+        "action": len(action),
+        "reward": len(reward),
+        "terminated": len(terminated),
+        "truncated": len(truncated),
+    }
+    checks.check_lengths(where, lengths)
+    if len(reward) == 0 or (terminated | truncated)[:-1].any():
+        raise ValueError(
+            f"episodes: {where} is empty or goes on after its end; pass one entry per episode"
+        )
+    ones = np.ones(action.shape[1], np.float32)
+    action = checks.to_unit(f"{where}, action", action.copy(), -ones, ones)
+    return Episode(observation, action, reward, terminated, truncated)
+
+
+def _sizes(episodes: list[Episode]) -> tuple[int, int]:
+    sizes = {(e.observation.shape[1], e.action.shape[1]) for e in episodes}
+    if len(sizes) != 1:
+        raise ValueError(
+            f"episodes must be at least one, of the same observation and action sizes, got "
+            f"{len(episodes)} with the sizes {sorted(sizes)}"
+        )
+    return sizes.pop()
+
+
+def _buffer(minari: Any, episode: Episode, space: spaces.Box) -> Any:
+    action = episode.action
+    if np.any(space.low != -1) or np.any(space.high != 1):
+        action = np.clip(
+            space.low + 0.5 * (action + 1.0) * (space.high - space.low), space.low, space.high
+        ).astype(np.float32)
+    return minari.data_collector.EpisodeBuffer(
+        observations=episode.observation,
+        actions=action,
+        rewards=episode.reward,
+        terminations=episode.terminated,
+        truncations=episode.truncated,
+    )
+
+
+@contextlib.contextmanager
+def _without_warnings():
+    # Minari advises to fill in author, link and more; none of it is needed to read the data.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield

@@ -1,0 +1,67 @@
+"""The examples run as a user would run them, and print what can be derived."""
+
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+EXAMPLES = ["ube_in_jax"]
+
+
+@functools.cache
+def printed(name):
+    """The words of each line that an example prints."""
+    path = ROOT / "examples" / f"{name}.py"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, env=environment, timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    return [line.split() for line in result.stdout.splitlines()]
+
+
+def test_every_example_is_listed():
+    assert sorted(path.stem for path in (ROOT / "examples").glob("*.py")) == sorted(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_prints_finite_numbers(name):
+    words = [word for line in printed(name) for word in line]
+    assert words
+    assert not {"nan", "inf", "-inf"} & {word.lower() for word in words}
+
+
+def rows(name, label):
+    """The numbers after a label, one row for each line that it begins."""
+    found = [line[1:] for line in printed(name) if line and line[0] == label]
+    return np.array(found, float)
+
+
+def test_ube_in_jax_agrees_with_itself_and_with_the_sampled_values():
+    eager, jitted, ensemble, closed_form, over_policies = (
+        rows("ube_in_jax", label)[0]
+        for label in ("eager", "jit", "ensemble", "closed_form", "policies")
+    )
+    np.testing.assert_allclose(jitted, eager, rtol=1e-4)
+    # The MDPs are acyclic. A variance of 2000 samples has a standard error of about 3 %.
+    np.testing.assert_allclose(eager, ensemble, rtol=0.1)
+    np.testing.assert_allclose(eager, closed_form, rtol=0.15)
+    # The values of the last layer are one reward of variance 1/10, averaged over two actions.
+    np.testing.assert_allclose(closed_form[6:], 0.05, atol=1e-5)
+    np.testing.assert_allclose(over_policies[0], eager[0], rtol=1e-4)  # the uniform one
+    assert len(set(over_policies)) == 4
+
+
+def test_ube_in_jax_gradient_vanishes_where_all_values_move_alike():
+    gradient = rows("ube_in_jax", "gradient")
+    assert gradient.shape == (9, 2)
+    # Episodes start at state 0, and pass through one state of each later layer.
+    np.testing.assert_allclose(gradient[:3], 0, atol=1e-5)
+    for layer in (gradient[3:6], gradient[6:]):
+        np.testing.assert_allclose(layer.sum(), 0, atol=1e-4)
+        assert np.max(np.abs(layer)) > 1e-3
