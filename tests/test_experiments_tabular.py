@@ -298,7 +298,7 @@ def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, conte
         (["--inspect", "--num_episodes=1", "--inspect_episodes=x"], "must be integers"),
         (["--inspect", "--num_episodes=3", "--inspect_episodes=5"], "leave num_episodes out"),
         (["deep_sea"], "flags look like --name=value"),
-        (["--num_episode=5"], "Unknown command line flag"),
+        (["--num_episode=5"], "is no flag"),
         (["--length=ten"], "invalid literal"),
     ],
 )
