@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 
 _COLORS = {
     "exact_ube": "C0",
@@ -94,25 +95,16 @@ def _published_means(rows, axis: str, field: str):
     return {method: np.transpose(curve) for method, curve in curves.items()}
 
 
-def _pyplot():
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
 def _save(figure, path: pathlib.Path) -> pathlib.Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
-    _pyplot().close(figure)
     return path
 
 
 def draw_regret(runs: list[Run], path: pathlib.Path) -> pathlib.Path:
     """Total regret along the episodes, one line per seed and their mean."""
-    figure, axes = _pyplot().subplots(figsize=(6, 4), layout="constrained")
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
     for run in runs:
         color = _COLORS[run.summary["method"]]
         axes.plot(run.total_regret.T, color=color, alpha=0.3, linewidth=0.8)
@@ -129,7 +121,8 @@ def draw_regret(runs: list[Run], path: pathlib.Path) -> pathlib.Path:
 
 def draw_deep_sea(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
     """Learning time and total regret against L, as in the paper's DeepSea figure."""
-    figure, (left, right) = _pyplot().subplots(1, 2, figsize=(11, 4), layout="constrained")
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
     methods = list(dict.fromkeys(run.summary["method"] for run in runs))
     methods.sort(key=list(_COLORS).index)
     lengths = sorted({run.summary["length"] for run in runs})
@@ -176,7 +169,8 @@ def draw_deep_sea(runs: list[Run], published, path: pathlib.Path) -> pathlib.Pat
 
 def draw_rooms(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
     """Total regret along the episodes with standard errors, as in the paper's 7-room figure."""
-    figure, axes = _pyplot().subplots(figsize=(6.5, 4.5), layout="constrained")
+    figure = Figure(figsize=(6.5, 4.5), layout="constrained")
+    axes = figure.subplots()
     curves = _published_means(published, "episode", "total_regret")
     for run in sorted(runs, key=lambda run: list(_COLORS).index(run.summary["method"])):
         method, total = run.summary["method"], run.total_regret
@@ -204,13 +198,10 @@ def draw_snapshots(
     names = ["mean Q", "sqrt(U)", "uncertainty reward", "log10(1 + visits)"]
     rows, columns = environment.cells.T
     height, width = rows.max() + 1, columns.max() + 1
-    figure, axes = _pyplot().subplots(
-        len(snapshots),
-        4,
-        figsize=(4 * max(3.2, 0.13 * width + 1), len(snapshots) * max(1.9, 0.13 * height + 0.6)),
-        layout="constrained",
-        squeeze=False,
-    )
+    panel_width, panel_height = max(3.2, 0.13 * width + 1), max(1.9, 0.13 * height + 0.6)
+    size = (4 * panel_width, len(snapshots) * panel_height)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(snapshots), 4, squeeze=False)
     for row, snapshot in zip(axes, snapshots, strict=True):
         state = np.arange(len(snapshot.policy))
         panels = (
@@ -237,7 +228,8 @@ def draw_snapshots(
 
 def draw_errors(sizes, errors: np.ndarray, path: pathlib.Path) -> pathlib.Path:
     """Errors `[R, len(sizes)]` against N, with the slope of Monte Carlo."""
-    figure, axes = _pyplot().subplots(figsize=(5, 3.5), layout="constrained")
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
     sizes = np.array(sizes)
     axes.loglog(sizes, errors.T, color="C0", alpha=0.3, linewidth=0.8)
     axes.loglog(sizes, errors.mean(0), "o-", color="C0", label="exact_ube, mean of MDPs")
