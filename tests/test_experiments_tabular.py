@@ -236,6 +236,7 @@ def test_inspect_draws_heat_maps(tmp_path):
     assert (tmp_path / "metrics.csv").read_text().count("\n") == 1 + 4
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_heat_maps_that_are_done(tmp_path):
     workdir = tmp_path / "stopped"
     options = ("--length=4", "--method=psrl", "--inspect", "--inspect_episodes=20,100000")
