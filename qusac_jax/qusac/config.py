@@ -109,6 +109,8 @@ class Config:
         5_000, _fields.integer(_LEAST_WARMUP, "the model needs data to fit and to hold out")
     )
 
+    real_ratio: float = checked(0.0, _fields.fraction)  # of every batch from D, the rest by models
+
     # Dynamics ensemble and its rollouts.
     dynamics: DynamicsConfig = DynamicsConfig()
     fit_every: int = checked(250, _fields.integer(1))  # F, environment steps between model fits
@@ -148,6 +150,11 @@ class Config:
     def uses_model(self) -> bool:
         """Whether dynamics are learned and rolled out."""
         return self.critic_data != "replay"
+
+    @property
+    def num_real(self) -> int:
+        """Transitions of every batch that come from D, where there are model data too."""
+        return round(self.real_ratio * self.batch_size)
 
     @property
     def uses_unet(self) -> bool:
