@@ -312,7 +312,10 @@ def _prediction(
 
     def predict_ends(observation: jax.Array, action: jax.Array):
         mean, _ = predict(dynamics, observation, action, config=config, task=task)
-        next_observation, reward = mean[..., :-1], mean[..., -1]
+        # As in rollouts: beyond the range of D, no critic has been trained, and what they say there
+        # would count as disagreement of the members.
+        next_observation = dynamics_lib.clip_observation(dynamics, mean[..., :-1])
+        reward = mean[..., -1]
         per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
         terminated = task.termination(per_member(observation), per_member(action), next_observation)
         return next_observation, reward, terminated

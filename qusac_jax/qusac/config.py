@@ -32,6 +32,8 @@ class DynamicsConfig:
     learning_rate: float = checked(1e-3, _fields.positive)
     init_scale: float = checked(2.0, _fields.positive)  # widens the truncated-normal weights
     normalize_inputs: bool = checked(False, _fields.boolean)  # by the statistics of D
+    # Rollouts stay inside the range that the observations of D have, per dimension.
+    clip_observations: bool = checked(False, _fields.boolean)
     # 0: maximum likelihood (the paper); above, rare targets count for more.
     nll_beta: float = checked(0.75, _fields.fraction)
     # Random functions added to the members' rewards; 0: none.

@@ -62,7 +62,8 @@ def rollout(
         action = policy(observation, key_action)
         mean, std = dynamics_lib.predict(model, dynamics, observation, action)
         drawn = mean + std * jax.random.normal(key_noise, mean.shape)
-        next_observation, reward = drawn[..., :-1], drawn[..., -1]
+        next_observation = dynamics_lib.clip_observation(dynamics, drawn[..., :-1])
+        reward = drawn[..., -1]
         done = termination(observation, action, next_observation)
         transition = replay.Transition(observation, action, reward, next_observation, done)
         return (next_observation, alive & ~done), (transition, alive)

@@ -32,10 +32,10 @@ def never(observation, action, next_observation):
     return jnp.zeros(next_observation.shape[:-1], bool)
 
 
-def roll(termination, start, *, length=4, randomize_members=False, key=0):
+def roll(termination, start, *, length=4, randomize_members=False, key=0, dynamics=None):
     return rollouts.rollout(
         MODEL,
-        counting_dynamics(),
+        counting_dynamics() if dynamics is None else dynamics,
         policy,
         termination,
         start,
@@ -79,6 +79,21 @@ def test_nothing_after_a_predicted_termination_is_masked_in():
         np.asarray(transitions.terminated)[np.asarray(mask)],
         np.asarray(transitions.next_observation)[..., 0][np.asarray(mask)] > 1.5,
     )
+
+
+def test_rollouts_stay_in_the_range_of_observations():
+    bounded = counting_dynamics()._replace(
+        observation_min=jnp.array([-1.0]), observation_max=jnp.array([25.0])
+    )
+    transitions, _ = roll(never, jnp.zeros((N, 2, 1)), dynamics=bounded)
+    steps = np.arange(1, 5)
+    for i in range(N):
+        expected = np.minimum(np.repeat(steps[:, None] * 10.0**i, 2, axis=1), 25.0)
+        np.testing.assert_allclose(transitions.next_observation[:, i, :, 0], expected, rtol=1e-5)
+    # What is stored is what the rollout goes on from and what is asked for its end.
+    np.testing.assert_array_equal(transitions.observation[1:], transitions.next_observation[:-1])
+    ended, _ = roll(lambda s, a, n: n[..., 0] > 25.0, jnp.zeros((N, 2, 1)), dynamics=bounded)
+    assert not ended.terminated.any()
 
 
 @pytest.mark.parametrize("num_rollouts", [1, 7, 2_000, 5_000, 100_000])
