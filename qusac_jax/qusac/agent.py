@@ -23,6 +23,7 @@ from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import fitting, networks, replay, rollouts
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.penalties import PENALTIES, Penalty
 from qusac_jax.qusac.replay import Buffer, Transition
 from qusac_jax.task import Task
 
@@ -243,6 +244,7 @@ def refill(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task) 
         key,
         num_rollouts=_num_rollouts(config),
         length=config.rollout_length,
+        penalty=_penalty(config),
     )
     return state._replace(model_data=model_data, member_data=member_data)
 
@@ -348,6 +350,14 @@ def _dynamics_model(config: Config, task: Task) -> networks.Dynamics:
         observation_size=task.observation_size,
         num_members=config.num_members,
     )
+
+
+def _penalty(config: Config) -> Penalty | None:
+    """What rollouts take off the reward: λ times the penalty of the configuration."""
+    if config.penalty is None:
+        return None
+    penalty = PENALTIES[config.penalty]
+    return lambda mean, std: config.penalty_scale * penalty(mean, std)
 
 
 def _num_rollouts(config: Config) -> int:

@@ -7,12 +7,20 @@ from collections.abc import Mapping
 from qusac_jax import _fields
 from qusac_jax.qusac.config import Config
 
+_MBPO = Config(method="ensemble_mean", risk=0.0, num_critics=2, critic_data="model")
+# Batches half of D, half of model data: the data mixing of appendix E.1.
+_OFFLINE_MBPO = dataclasses.replace(_MBPO, real_ratio=0.5)
+
 PRESETS: Mapping[str, Config] = types.MappingProxyType(
     {
         # Algorithm 2 with the online hyperparameters.
         "qusac": Config(),
         # Janner et al. (2019): clipped double Q-learning on D_model, no use of uncertainty.
-        "mbpo": Config(method="ensemble_mean", risk=0.0, num_critics=2, critic_data="model"),
+        "mbpo": _MBPO,
+        # Yu et al. (2020), as the paper implements it for its offline comparison (appendix E.1).
+        "mopo": dataclasses.replace(_OFFLINE_MBPO, penalty="mopo"),
+        # Yu et al. (2021): conservative critics on model data.
+        "combo": dataclasses.replace(_OFFLINE_MBPO, regularizer="combo"),
         # Haarnoja et al. (2018): the same without a model, one update per step on D.
         "sac": Config(
             method="ensemble_mean",
