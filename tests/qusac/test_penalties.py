@@ -49,6 +49,7 @@ def test_refill_stores_rewards_less_the_penalty_of_all_members(scale):
     )
     state = agent.init(jax.random.key(1), config=config, task=TASK)
     state = agent.observe(state, data)
+    assert state.dynamics is not None
     refill = jax.jit(functools.partial(agent.refill, task=TASK), static_argnames="config")
     without = refill(state, keys[3], config=dataclasses.replace(config, penalty=None))
     penalised = refill(state, keys[3], config=config)
