@@ -53,7 +53,7 @@ def make_flags() -> flags.FlagValues:
     )
     flags.DEFINE_integer("eval_episodes", 5, "episodes per evaluation", 1, **define)
     flags.DEFINE_integer(
-        "reference_episodes", 20, "for the returns that are 0 and 100 percent", 2, **define
+        "reference_episodes", 100, "for the returns that are 0 and 100 percent", 2, **define
     )
     flags.DEFINE_integer("checkpoint_every", None, "steps; default as eval_every", 1, **define)
     flags.DEFINE_enum(

@@ -86,7 +86,6 @@ class DatasetMaker:
         learned = bool(difference > _STANDARD_ERRORS * error)
         steps, eval_returns = self._training.evaluations()
         threshold = random.mean() + MEDIUM_SHARE * difference
-        medium = None
         if learned:
             after = self._config.warmup_steps
             medium = collecting.first_to_pass(steps, eval_returns, threshold, after=after)
@@ -163,10 +162,14 @@ class DatasetMaker:
 
     def _reference(self, stream: str, policy: Policy) -> np.ndarray:
         """Returns `[E]` of the reference episodes."""
-        env = self._environment(stream, self._shelf.chosen["reference_episodes"])
-        found = evaluate(env, lambda observation: policy(observation[0])[None], 1)
+        count = self._shelf.chosen["reference_episodes"]
+        env = self._environment(stream, min(_COPIES, count))
+        found = [
+            evaluate(env, lambda observation: policy(observation[0])[None], 1).episode_return[0]
+            for _ in range(-(-count // len(env)))
+        ]
         env.close()
-        return found.episode_return[0]
+        return np.concatenate(found)[:count]
 
     def _environment(self, stream: str, copies: int) -> environments.VectorEnvironment:
         seeds = self._sequence(stream).generate_state(copies)

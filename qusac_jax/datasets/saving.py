@@ -1,6 +1,7 @@
 """Writes Minari datasets."""
 
 import contextlib
+import importlib
 import shutil
 import warnings
 from collections.abc import Iterable, Mapping
@@ -99,11 +100,14 @@ def save(
 
 
 def _environment(name: str) -> tuple[Any, spaces.Box | None]:
-    """Gymnasium's spec and the action space of `gym:ID`, else nothing."""
+    """Gymnasium's spec, if Minari can write it, and the action space of `gym:ID`, else nothing."""
     if not name.startswith("gym:"):
         return None, None
+    module, _, registered = name.removeprefix("gym:").rpartition(":")
     try:
-        spec = gymnasium.spec(name.removeprefix("gym:"))
+        if module:  # which registers its environments when it is imported
+            importlib.import_module(module)
+        spec = gymnasium.spec(registered)
         env = gymnasium.make(spec)
         space = env.action_space
         env.close()
@@ -115,6 +119,10 @@ def _environment(name: str) -> tuple[Any, spaces.Box | None]:
     if not isinstance(space, spaces.Box):
         raise ValueError(f"env_name: {name!r} has the action space {space}; it must be a flat Box")
     checks.check_bounds(f"the environment {name!r}", space.low, space.high)
+    try:
+        spec.to_json()
+    except ValueError:  # registered with a class instead of its name, which JSON cannot hold
+        return None, space
     return spec, space
 
 
