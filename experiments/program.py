@@ -8,7 +8,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli
+from experiments import cli, cost
 from experiments.run import Run
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax import environments, qusac
@@ -141,6 +141,7 @@ def train(
     devices = cli.select_device(options.device)
     task = task_of(options, spec, config)
     check_environment(options, spec.name)
+    cost.check_memory(config, task, options.num_seeds, devices)
     workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
     directory = RunDirectory(workdir, _description(options, spec, config, about))
     # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.

@@ -70,9 +70,8 @@ class Run(abc.ABC):
         )
         self._checkpointer = Checkpointer(directory.checkpoints)
         self._speed = Speed()
-        self._mapped = functools.partial(
-            seeds.mapped, placement=seeds.sharding(len(self._seeds), devices)
-        )
+        self._placement = seeds.sharding(len(self._seeds), devices)
+        self._mapped = functools.partial(seeds.mapped, placement=self._placement)
         both = {"config": config, "task": task}
         self._diagnose = self._mapped(
             qusac.diagnostics.diagnose, reward_threshold=reward_threshold, **both
