@@ -24,7 +24,7 @@ def evaluate(
     environment: VectorEnvironment,
     policy: Callable[[np.ndarray], np.ndarray],
     num_seeds: int,
-    discount: float,
+    discount: float = 1.0,
 ) -> Evaluation:
     """Runs one episode in every environment.
 

@@ -49,11 +49,12 @@ def define_flags(
     flags.DEFINE_integer("num_seeds", 1, "seeds trained together: seed, seed + 1, ...", 1, **define)
     flags.DEFINE_string("workdir", None, "default runs/ENV-METHOD-DATE", **define)
     flags.DEFINE_float("action_cost", None, "rho; default the paper's for its tasks", **define)
-    flags.DEFINE_enum(
+    flags.DEFINE_string(
         "termination",
         None,
-        list(environments.TERMINATIONS),
-        "when an episode ends, for rollouts of the model; known for dmc: and Gymnasium's own tasks",
+        "when an episode ends, for rollouts of the model; known for dmc: and Gymnasium's own "
+        f"tasks. One of {', '.join(environments.TERMINATIONS)}, or MODULE:FUNCTION for one of your "
+        "own, which imports and so executes that module",
         **define,
     )
     flags.DEFINE_float(

@@ -44,7 +44,7 @@ def test_all_is_timed_and_written(tmp_path, capsys, monkeypatch):
     ("argument", "message"),
     [
         ("--methods=", "methods must name at least one method or preset to time, got none"),
-        ("--methods=mbpoo", "'mbpoo' is neither a method nor a preset (did you mean 'mbpo'?)"),
+        ("--methods=mbpoo", "'mbpoo' is neither a method nor a preset (did you mean 'mbpo'"),
         ("--env=pendulums", "there is no environment 'pendulums' (did you mean 'pendulum'"),
         ("--output=/proc/numbers.json", "output '/proc/numbers.json' cannot be written"),
         ("--repeats=2", "repeats"),

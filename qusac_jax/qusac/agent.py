@@ -23,6 +23,7 @@ from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import fitting, networks, replay, rollouts
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.penalties import PENALTIES, Penalty
 from qusac_jax.qusac.replay import Buffer
 from qusac_jax.task import Task, Transition
 
@@ -305,6 +306,7 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
         key,
         num_rollouts=_num_rollouts(config),
         length=config.rollout_length,
+        penalty=_penalty(config),
     )
     return state._replace(model_data=model_data, member_data=member_data)
 
@@ -336,7 +338,10 @@ def _prediction(
 
     def predict_ends(observation: jax.Array, action: jax.Array):
         mean, _ = predict(dynamics, observation, action, config=config, task=task)
-        next_observation, reward = mean[..., :-1], mean[..., -1]
+        # As in rollouts: beyond the range of D, no critic has been trained, and what they say there
+        # would count as disagreement of the members.
+        next_observation = dynamics_lib.clip_observation(dynamics, mean[..., :-1])
+        reward = mean[..., -1]
         per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
         terminated = task.termination(per_member(observation), per_member(action), next_observation)
         return next_observation, reward, terminated
@@ -381,6 +386,14 @@ def _dynamics_model(config: Config, task: Task) -> networks.Dynamics:
         observation_size=task.observation_size,
         num_members=config.num_members,
     )
+
+
+def _penalty(config: Config) -> Penalty | None:
+    """What rollouts take off the reward: λ times the penalty of the configuration."""
+    if config.penalty is None:
+        return None
+    penalty = PENALTIES[config.penalty]
+    return lambda mean, std: config.penalty_scale * penalty(mean, std)
 
 
 def _num_rollouts(config: Config) -> int:

@@ -15,13 +15,16 @@ from qusac_jax.qusac.config import DynamicsConfig
 
 
 class Dynamics(NamedTuple):
-    """Weights of N Gaussian models, their optimiser, and the scaling of their inputs."""
+    """Weights of N Gaussian models, their optimiser, and what they take from the data."""
 
     params: networks.Params  # leaves lead with N
     opt_state: optax.OptState
     input_mean: jax.Array  # [O + A]
     input_std: jax.Array  # [O + A], positive
     noise_scale: jax.Array  # [N, O + 1] in [0, 1], factor on the predicted standard deviations
+    # Range of what rollouts may lead to: that of D, or infinite without clip_observations.
+    observation_min: jax.Array  # [O]
+    observation_max: jax.Array  # [O]
 
 
 def module(config: DynamicsConfig, *, observation_size: int, num_members: int) -> networks.Dynamics:
@@ -47,7 +50,7 @@ def init(
     action_size: int,
     learning_rate: float,
 ) -> Dynamics:
-    """Random weights, no scaling of the inputs."""
+    """Random weights, no scaling of the inputs, any observation."""
     input_size = model.observation_size + action_size
     params = model.init(key, jnp.zeros((1, input_size)))
     return Dynamics(
@@ -56,6 +59,8 @@ def init(
         input_mean=jnp.zeros(input_size),
         input_std=jnp.ones(input_size),
         noise_scale=jnp.ones((model.num_members, model.observation_size + 1)),
+        observation_min=jnp.full(model.observation_size, -jnp.inf),
+        observation_max=jnp.full(model.observation_size, jnp.inf),
     )
 
 
@@ -77,6 +82,11 @@ def predict(
     mean, log_var = networks.apply(model, dynamics.params, inputs)
     mean = mean.at[..., :-1].add(observation)
     return mean, jnp.exp(0.5 * log_var) * dynamics.noise_scale[:, None]
+
+
+def clip_observation(dynamics: Dynamics, observation: jax.Array) -> jax.Array:
+    """A predicted observation `[..., O]`, kept inside the range that the dynamics allow."""
+    return jnp.clip(observation, dynamics.observation_min, dynamics.observation_max)
 
 
 def scale_inputs(dynamics: Dynamics, observation: jax.Array, action: jax.Array) -> jax.Array:

@@ -113,6 +113,8 @@ def fit(
     """
     if config.normalize_inputs:
         dynamics = _with_input_statistics(dynamics, buffer)
+    if config.clip_observations:
+        dynamics = _with_observation_range(dynamics, buffer)
     num_train = buffer.size - _num_holdout(buffer, config)
     num_steps = (num_train + batch_size - 1) // batch_size
     problem = _Problem(model, config, batch_size, dynamics, buffer, num_train, num_steps)
@@ -319,3 +321,15 @@ def _with_input_statistics(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamic
     var = jnp.sum(jnp.where(valid, jnp.square(inputs - mean), 0.0), axis=0) / count
     std = jnp.where(var > _MIN_INPUT_VARIANCE, jnp.sqrt(var), 1.0)
     return dynamics._replace(input_mean=mean, input_std=std)
+
+
+def _with_observation_range(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:
+    """With next observations: what ends an episode is reached by them only."""
+    data = buffer.data
+    valid = (jnp.arange(data.reward.shape[0]) < buffer.size)[:, None]
+    lowest = lambda x: jnp.min(jnp.where(valid, x, jnp.inf), axis=0)
+    highest = lambda x: jnp.max(jnp.where(valid, x, -jnp.inf), axis=0)
+    return dynamics._replace(
+        observation_min=jnp.minimum(lowest(data.observation), lowest(data.next_observation)),
+        observation_max=jnp.maximum(highest(data.observation), highest(data.next_observation)),
+    )

@@ -294,3 +294,23 @@ def test_seeds_fit_alike_alone_and_mapped():
         _, alone = fit(fresh(i), buffers[i], keys[i])
         assert int(alone.epochs) == int(mapped.epochs[i])
         np.testing.assert_allclose(mapped.holdout_mse[i], alone.holdout_mse, rtol=1e-2)
+
+
+def test_the_range_of_observations_is_that_of_the_data_and_infinite_when_off():
+    data = linear_gaussian(jax.random.key(5), 100)
+    buffer = replay.add(replay.init(200, 2, 1), data)  # the empty slots hold zeros
+    shifted = buffer._replace(
+        data=buffer.data._replace(
+            observation=buffer.data.observation.at[:100].add(50.0),
+            next_observation=buffer.data.next_observation.at[:100].add(50.0),
+        )
+    )
+    clipped, _ = fit(fresh(), shifted, jax.random.key(6), clip_observations=True, max_epochs=1)
+    both = np.concatenate([data.observation, data.next_observation]) + np.float32(50.0)
+    np.testing.assert_array_equal(clipped.observation_min, both.min(0))
+    np.testing.assert_array_equal(clipped.observation_max, both.max(0))
+    free, _ = fit(fresh(), shifted, jax.random.key(6), max_epochs=1)
+    np.testing.assert_array_equal(free.observation_min, np.full(2, -np.inf))
+    np.testing.assert_array_equal(free.observation_max, np.full(2, np.inf))
+    # It has no say in the fit itself.
+    chex.assert_trees_all_equal(clipped.params, free.params)
