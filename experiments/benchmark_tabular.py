@@ -134,6 +134,11 @@ def make_flags() -> flags.FlagValues:
 def run(options) -> None:
     """Prints a row for each length and method."""
     lengths = cli.integers("lengths", options.lengths)
+    for name, values in (("lengths", lengths), ("methods", options.methods)):
+        if not values:
+            raise ValueError(f"{name} must name at least one to time, got none")
+    for method in options.methods:
+        agent.Config(method=method)  # raises for an unknown one before the work starts
     print("method          L   jax [s]  numpy [s]  ratio  in all")
     for length in lengths:
         for method in options.methods:
