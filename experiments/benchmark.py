@@ -33,16 +33,16 @@ def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_list("methods", [*METHODS, "mbpo"], "Methods and presets to time.", **define)
+    flags.DEFINE_list("methods", [*METHODS, "mbpo"], "methods and presets to time", **define)
     flags.DEFINE_string(
-        "env", "cartpole_swingup", "Environment to step, and for the sizes.", **define
+        "env", "cartpole_swingup", "environment to step, and for the sizes", **define
     )
-    flags.DEFINE_integer("repeats", 15, "Calls per median.", lower_bound=3, **define)
-    flags.DEFINE_integer("model_repeats", 3, "Fits per median.", lower_bound=1, **define)
-    flags.DEFINE_integer("data", 20_000, "Transitions in D.", lower_bound=100, **define)
-    flags.DEFINE_integer("num_seeds", 1, "Seeds trained together.", lower_bound=1, **define)
-    flags.DEFINE_enum("device", "auto", DEVICES, "Where to compute.", **define)
-    flags.DEFINE_string("output", None, "JSON file to write the numbers to.", **define)
+    flags.DEFINE_integer("repeats", 15, "calls per median", lower_bound=3, **define)
+    flags.DEFINE_integer("model_repeats", 3, "fits per median", lower_bound=1, **define)
+    flags.DEFINE_integer("data", 20_000, "transitions in D", lower_bound=100, **define)
+    flags.DEFINE_integer("num_seeds", 1, "seeds trained together", lower_bound=1, **define)
+    flags.DEFINE_enum("device", "auto", DEVICES, "where to compute", **define)
+    flags.DEFINE_string("output", None, "JSON file to write the numbers to", **define)
     return values
 
 

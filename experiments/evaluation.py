@@ -1,4 +1,7 @@
-"""Episodes with a policy in separate environments, many at once."""
+"""Episodes with a policy in separate environments, many at once.
+
+Axes: R seeds, E episodes, O observation size, A action size.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -27,7 +30,7 @@ def evaluate(
 
     Args:
         environment: R x E copies, seed by seed; continues its streams of initial states.
-        policy: observations `[R, E, O]` -> actions `[R, E, D]`, one call for all of them.
+        policy: observations `[R, E, O]` -> actions `[R, E, A]`, one call for all of them.
         num_seeds: R.
         discount: of `discounted_return`, in [0, 1].
 

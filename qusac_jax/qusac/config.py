@@ -30,8 +30,8 @@ class DynamicsConfig:
         ValueError: at construction, naming the field, its value and the remedy.
     """
 
-    hidden: tuple[int, ...] = checked((200, 200, 200, 200), _fields.layer_sizes)
-    learning_rate: float = checked(1e-3, _fields.positive)
+    hidden: tuple[int, ...] = checked((200, 200, 200, 200), _fields.layer_sizes)  # of each member
+    learning_rate: float = checked(1e-3, _fields.positive)  # of Adam
     init_scale: float = checked(2.0, _fields.positive)  # widens the truncated-normal weights
     normalize_inputs: bool = checked(False, _fields.boolean)  # by the statistics of D
     # Rollouts stay inside the range that the observations of D have, per dimension.
@@ -46,7 +46,7 @@ class DynamicsConfig:
     holdout_every: int = checked(20, _fields.integer(2, "20 holds out 5 % of the data"))
     patience: int = checked(1, _fields.integer(1))  # epochs without a better member before a stop
     improvement: float = checked(0.01, _fields.fraction)  # relative, of a held-out error
-    max_epochs: int = checked(50, _fields.integer(1))
+    max_epochs: int = checked(50, _fields.integer(1))  # per fit
     # Per fit, in whole epochs, at least one; 2,500 are the paper's F x G updates.
     max_steps: int = checked(2_500, _fields.integer(1))
     # Averages the weights of a fit's steps; 0: those of the last step.
@@ -95,13 +95,13 @@ class Config:
     )
     batch_size: int = checked(256, _fields.integer(1))  # B, for every network
     updates_per_step: int = checked(10, _fields.integer(1))  # G, per environment step
-    actor_hidden: tuple[int, ...] = checked((128, 128), _fields.layer_sizes)
-    critic_hidden: tuple[int, ...] = checked((256, 256), _fields.layer_sizes)
-    unet_hidden: tuple[int, ...] = checked((256, 256), _fields.layer_sizes)
-    actor_learning_rate: float = checked(3e-4, _fields.positive)
-    critic_learning_rate: float = checked(3e-4, _fields.positive)
-    unet_learning_rate: float = checked(3e-4, _fields.positive)
-    temperature_learning_rate: float = checked(3e-4, _fields.positive)
+    actor_hidden: tuple[int, ...] = checked((128, 128), _fields.layer_sizes)  # of the policy
+    critic_hidden: tuple[int, ...] = checked((256, 256), _fields.layer_sizes)  # of each critic
+    unet_hidden: tuple[int, ...] = checked((256, 256), _fields.layer_sizes)  # of the U-net
+    actor_learning_rate: float = checked(3e-4, _fields.positive)  # of Adam
+    critic_learning_rate: float = checked(3e-4, _fields.positive)  # of Adam
+    unet_learning_rate: float = checked(3e-4, _fields.positive)  # of Adam
+    temperature_learning_rate: float = checked(3e-4, _fields.positive)  # of Adam, on log α
     target_rate: float = checked(0.005, _fields.fraction)  # τ, Polyak step of targets per update
     initial_temperature: float = checked(1.0, _fields.positive)  # α at the start
     target_entropy: float | None = checked(None, _fields.finite_or_none)  # None: minus action size

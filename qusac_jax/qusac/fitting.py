@@ -1,7 +1,7 @@
 """Fits the probabilistic ensemble by maximum likelihood (Algorithms 2, line 6, and 3, line 2).
 
 Every `holdout_every`-th slot of the buffer is never trained on, in any fit, so the held-out error
-is honest although the weights carry over from fit to fit. What is judged, kept and returned are
+is honest although the weights carry over from fit to fit. What is evaluated, kept and returned is
 not the weights that the gradient steps lead to but their exponential moving average since the fit
 began. At Adam's constant rate the weights do not come to rest: each member would be wrong by what
 its last few batches asked for, differently from the others, and where it has the most data, too.
