@@ -158,6 +158,7 @@ def test_dynamics_that_were_fitted_otherwise_are_refused(finished, tmp_path, cap
     assert "holds none that fit this run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["mopo", "combo", "sac"])
 def test_baselines_train(tmp_path, preset):
     assert train(tmp_path / "run", f"--preset={preset}", "--num_seeds=1", "--num_steps=4") == 0
