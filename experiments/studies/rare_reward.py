@@ -111,12 +111,12 @@ def measure(
     """One row per fit; `near` and `data` are new transitions, upright ones and all others."""
     state = agent.init(jax.random.key(0), config=config, task=task)
     state = state._replace(replay=replay.add(state.replay, train))
-    fit = jax.jit(functools.partial(agent.fit_dynamics, config=config, task=task))
+    fit = jax.jit(functools.partial(agent.fit, config=config, task=task))
     predict = jax.jit(functools.partial(agent.predict, config=config, task=task))
     rms = lambda x: float(jnp.sqrt(jnp.mean(jnp.square(x))))
     rows = []
-    for i in range(fits):
-        state, report = fit(state, jax.random.key(i))
+    for _ in range(fits):
+        state, report = fit(state)
         mean, _ = predict(state.dynamics, near.observation, near.action)
         mean_data, std_data = predict(state.dynamics, data.observation, data.action)
         rows.append(

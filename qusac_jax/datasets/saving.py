@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -34,6 +34,7 @@ def save(
     reference: ScoreReference | None = None,
     description: str = "",
     algorithm: str = "",
+    metadata: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes episodes as a new Minari dataset to where `load` looks for ids.
 
@@ -49,6 +50,7 @@ def save(
             `ref_max_score`.
         description: what policy the data come from, for people.
         algorithm: what made that policy.
+        metadata: further JSON-compatible entries of the dataset's metadata.
 
     Raises:
         ValueError: if the id is malformed or taken, or an episode or the reference is wrong.
@@ -70,10 +72,10 @@ def save(
             f"episodes: actions have {action_size} components, but {env_name!r} has "
             f"{action_space.shape}; pass the environment that the episodes come from"
         )
-    metadata: dict[str, Any] = {ENV_KEY: env_name}
+    entries: dict[str, Any] = {**(metadata or {}), ENV_KEY: env_name}
     if reference is not None:
         low, high, origin = check_reference(reference)
-        metadata |= {"ref_min_score": low, "ref_max_score": high, "reference_origin": origin}
+        entries |= {"ref_min_score": low, "ref_max_score": high, "reference_origin": origin}
     minari = checks.require("minari")
     buffers = [_buffer(minari, episode, action_space) for episode in checked]
     try:
@@ -89,7 +91,7 @@ def save(
                 algorithm_name=algorithm or None,
                 data_format="hdf5",
             )
-            dataset.storage.update_metadata(metadata)
+            dataset.storage.update_metadata(entries)
             dataset.update_dataset_from_buffer(buffers)
     except BaseException:  # an interrupt too
         shutil.rmtree(folder, ignore_errors=True)

@@ -117,7 +117,7 @@ class Config:
         5_000, _fields.integer(_LEAST_WARMUP, "the model needs data to fit and to hold out")
     )
 
-    real_ratio: float = checked(0.0, _fields.fraction)  # of every batch, from D beside model data
+    real_ratio: float = checked(0.0, _fields.fraction)  # of every batch from D, the rest by models
 
     # Dynamics ensemble and its rollouts.
     dynamics: DynamicsConfig = DynamicsConfig()
@@ -179,14 +179,14 @@ class Config:
                 )
 
     @property
-    def num_real(self) -> int:
-        """Transitions of D in a batch beside model data; they come first."""
-        return round(self.real_ratio * self.batch_size)
-
-    @property
     def uses_model(self) -> bool:
         """Whether dynamics are learned and rolled out."""
         return self.critic_data != "replay"
+
+    @property
+    def num_real(self) -> int:
+        """The first transitions of every batch, which are from D where there are model data too."""
+        return round(self.real_ratio * self.batch_size)
 
     @property
     def uses_unet(self) -> bool:

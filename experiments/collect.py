@@ -1,0 +1,202 @@
+"""Makes datasets for offline training of any environment: `python -m experiments.collect`.
+
+Trains SAC, keeps its policies, and writes the Minari datasets NAME/random-v0, medium-v0,
+medium-replay-v0, medium-expert-v0 and expert-v0, after those of D4RL. Starting again with the same
+--workdir continues what was interrupted.
+"""
+
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+from experiments import cli
+from experiments.collect_run import CollectRun
+from experiments.dataset_maker import DatasetMaker, Stopped, table
+from experiments.dataset_shelf import Shelf
+from experiments.run_directory import RunDirectory, describe_program
+from qusac_jax import environments, qusac
+from qusac_jax.qusac.presets import SIZES
+
+_MAX_SEED = 2**31 - 1
+_NUM_STEPS = {"paper": 200_000, "small": 10_000}
+_EVALUATIONS = 20  # of a run, unless --eval_every says otherwise
+_LEAST_WARMUP = 3
+
+
+def make_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    values = flags.FlagValues()
+    define: dict[str, Any] = {"flag_values": values}
+    names = f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, or gym:ID"
+    steps = ", ".join(f"{steps:,} for {size}" for size, steps in _NUM_STEPS.items())
+    flags.DEFINE_string("env", None, names, **define)
+    flags.DEFINE_enum("size", "paper", list(SIZES), "of networks and batches", **define)
+    flags.DEFINE_integer("num_steps", None, f"of training; default {steps}", 1, **define)
+    flags.DEFINE_integer(
+        "num_transitions", None, "at least, per dataset; default as num_steps", 1, **define
+    )
+    flags.DEFINE_integer("seed", 0, "of everything that is drawn", 0, _MAX_SEED, **define)
+    flags.DEFINE_string("name", None, "of the datasets; default the environment's", **define)
+    flags.DEFINE_string("namespace", None, "before the name, as in NAMESPACE/NAME", **define)
+    flags.DEFINE_string("workdir", None, "of the training; default runs/collect-...", **define)
+    flags.DEFINE_float("action_cost", None, "rho; default the paper's for its tasks", **define)
+    flags.DEFINE_integer(
+        "eval_every",
+        None,
+        f"default num_steps / {_EVALUATIONS}; a policy is kept each",
+        1,
+        **define,
+    )
+    flags.DEFINE_integer("eval_episodes", 5, "episodes per evaluation", 1, **define)
+    flags.DEFINE_integer(
+        "reference_episodes", 20, "for the returns that are 0 and 100 percent", 2, **define
+    )
+    flags.DEFINE_integer("checkpoint_every", None, "steps; default as eval_every", 1, **define)
+    flags.DEFINE_enum(
+        "resume",
+        "latest",
+        ["latest", "latest_good"],
+        "which checkpoint of the workdir to continue from",
+        **define,
+    )
+    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
+    cli.define_config(values, "config", qusac.presets.get("sac"), "hyperparameters of SAC")
+    return values
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags, trains and writes datasets; returns the exit code."""
+    options = make_flags()
+    return cli.run_with(lambda: run(options), options, argv, __doc__ or "")
+
+
+def run(options: Any) -> int | None:
+    """Trains as the flags say, writes the datasets, prints a table; returns the exit code."""
+    if options.env is None:
+        raise ValueError("env is missing; say which, such as --env=gym:Pendulum-v1")
+    environments.check_name(options.env)
+    spec = environments.spec(options.env, options.action_cost)
+    num_steps = options.num_steps or _NUM_STEPS[options.size]
+    num_transitions = options.num_transitions or max(num_steps, spec.max_episode_steps)
+    config = _config(options, num_steps)
+    if num_transitions < spec.max_episode_steps:
+        raise ValueError(
+            f"num_transitions is {num_transitions}, fewer than the {spec.max_episode_steps} steps "
+            f"of an episode of {options.env!r}; datasets hold whole episodes: use "
+            f"--num_transitions={spec.max_episode_steps} or more"
+        )
+    name = _dataset_name(options)
+    workdir = pathlib.Path(options.workdir or _default_workdir(options))
+    chosen = {
+        "num_steps": num_steps,
+        "num_transitions": num_transitions,
+        "reference_episodes": options.reference_episodes,
+    }
+    shelf = Shelf(workdir, name, chosen)
+    devices = cli.select_device(options.device)
+    eval_every = options.eval_every or max(1, num_steps // _EVALUATIONS)
+    schedule = {
+        "num_steps": num_steps,
+        "eval_every": eval_every,
+        "eval_episodes": options.eval_episodes,
+        "checkpoint_every": options.checkpoint_every or eval_every,
+        "action_cost": spec.action_cost,
+        "reward_threshold": qusac.diagnostics.REWARD_THRESHOLD,
+    }
+    directory = RunDirectory(workdir, _description(options, config, schedule))
+    with cli.stop_signals() as stopped:
+        print(f"run directory: {workdir}", flush=True)
+        training = CollectRun(
+            directory,
+            options.env,
+            config,
+            spec.task("never"),  # only rollouts of a model would ask
+            run_seeds=[options.seed],
+            devices=devices,
+            **schedule,
+        )
+        training.resume(options.resume)
+        if stopped() is None:
+            training.prepare()
+        number = training.train(stopped)
+        if number is not None:
+            print(
+                f"stopped at step {training.step}; the same command with --workdir={workdir} "
+                "continues"
+            )
+            return 128 + number
+        maker = DatasetMaker(options.env, spec, config, options.seed, training, shelf, stopped)
+        try:
+            plan = maker.make_all()
+        except Stopped as signal:
+            print(
+                "stopped while writing datasets; those that are complete stay, and the same "
+                f"command with --workdir={workdir} makes the others"
+            )
+            return 128 + signal.number
+        training.finish({"env": options.env, "method": config.method, "preset": "sac"})
+    print(table(shelf, plan))
+    return None
+
+
+def _config(options: Any, num_steps: int) -> qusac.Config:
+    """SAC with room for all its transitions."""
+    preset = qusac.presets.get("sac", options.size)
+    base = dataclasses.replace(
+        preset,
+        replay_capacity=max(num_steps, preset.warmup_steps),
+        warmup_steps=max(_LEAST_WARMUP, min(preset.warmup_steps, num_steps // 10)),
+    )
+    config = cli.read_config(options, "config", base)
+    if config.uses_model:
+        raise ValueError(
+            f"config.critic_data is {config.critic_data!r}, but datasets are collected with SAC; "
+            "leave it out"
+        )
+    if config.replay_capacity < num_steps:
+        raise ValueError(
+            f"config.replay_capacity is {config.replay_capacity}, but medium-replay may need all "
+            f"{num_steps} steps; leave it out, or use --config.replay_capacity={num_steps} or more"
+        )
+    if config.warmup_steps >= num_steps:
+        raise ValueError(
+            f"config.warmup_steps is {config.warmup_steps}, so nothing is learned in num_steps = "
+            f"{num_steps}; use a larger --num_steps or a smaller --config.warmup_steps"
+        )
+    return config
+
+
+def _description(options: Any, config: qusac.Config, schedule: dict[str, Any]) -> dict[str, Any]:
+    """config.json: the values that define the run."""
+    return {
+        "env": options.env,
+        "method": config.method,
+        "preset": "sac",
+        "seed": options.seed,
+        "num_seeds": 1,
+        **schedule,
+        "keeps_policies": True,
+        "config": dataclasses.asdict(config),
+        **describe_program(),
+    }
+
+
+def _dataset_name(options: Any) -> str:
+    """What the ids begin with: the environment's name, as Minari allows it."""
+    name = options.name or options.env.removeprefix("gym:").rpartition(":")[2]
+    if options.env.startswith("dmc:") and not options.name:
+        name = options.env.removeprefix("dmc:").replace(":", "-")
+    return f"{options.namespace}/{name}" if options.namespace else name
+
+
+def _default_workdir(options: Any) -> pathlib.Path:
+    env = options.env.replace(":", "_").replace("/", "_")
+    return pathlib.Path("runs") / f"collect-{env}-{options.size}-{options.seed}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""The datasets that `experiments.collect` makes of one run: which are there, which are to be made.
+
+`datasets.json` in the run's directory says what was decided before the first was written, and a
+token that is in the metadata of each of them. By it a process that continues knows its own.
+"""
+
+import json
+import os
+import pathlib
+import secrets
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.files import read_json
+from qusac_jax import datasets
+from qusac_jax.datasets.loading import check_id, local_root
+
+KINDS = ("random", "medium", "medium-replay", "medium-expert", "expert")
+METADATA_KEY = "qusac_jax_collect"  # under which the datasets' metadata say how they were made
+PLAN_FILE = "datasets.json"
+_FILES = {"data/metadata.json", "data/main_data.hdf5"}
+
+
+class Shelf:
+    """The ids PREFIX/KIND-v0, and the plan of the run that fills them."""
+
+    def __init__(self, workdir: pathlib.Path, prefix: str, chosen: Mapping[str, Any]):
+        """Looks at what is there; changes nothing.
+
+        Args:
+            workdir: of the run; need not exist.
+            prefix: of the ids, `NAME` or `NAMESPACE/NAME`.
+            chosen: JSON-compatible values that all datasets must have been made with.
+
+        Raises:
+            ValueError: if an id is malformed or taken, all are made, some were made with other
+                values, or the folder cannot be written.
+        """
+        self._path = workdir / PLAN_FILE
+        self._prefix, self.chosen = prefix, dict(chosen)
+        for kind in KINDS:
+            check_id(self.id(kind))
+        plans = read_json(self._path, "choose another workdir") if self._path.is_file() else {}
+        self._plan: dict[str, Any] | None = plans.get(prefix)
+        taken = [self.id(kind) for kind in KINDS if not self._is_ours_to_write(kind)]
+        if not taken and all(self.is_made(kind) for kind in KINDS):
+            taken = [self.id(kind) for kind in KINDS]
+        if taken:
+            raise ValueError(
+                f"datasets {', '.join(taken)} exist already in {local_root()}; choose another "
+                f"--namespace or --name, or remove them, such as {local_root() / taken[0]}"
+            )
+        self._check_same()
+        _check_writable(local_root() / prefix)
+
+    def id(self, kind: str) -> str:
+        """The Minari id."""
+        return f"{self._prefix}/{kind}-v0"
+
+    def is_made(self, kind: str) -> bool:
+        """Whether this run has made it, and completely."""
+        if self._plan is None or not datasets.exists(self.id(kind)):
+            return False
+        metadata = read_json(self._folder(kind) / "data" / "metadata.json", "remove the folder")
+        about = metadata.get(METADATA_KEY)
+        return isinstance(about, dict) and about.get("token") == self._plan["token"]
+
+    @property
+    def plan(self) -> dict[str, Any] | None:
+        """What `begin` noted for these values, or None before."""
+        return None if self._differing() else self._plan
+
+    def begin(self, decisions: Mapping[str, Any]) -> dict[str, Any]:
+        """Notes what is to be made, before the first dataset is written.
+
+        Args:
+            decisions: JSON-compatible.
+
+        Returns:
+            The decisions with what was chosen and the token.
+        """
+        plans = read_json(self._path, "choose another workdir") if self._path.is_file() else {}
+        self._plan = {**self.chosen, **decisions, "token": secrets.token_hex(8)}
+        plans[self._prefix] = self._plan
+        partial = self._path.with_suffix(".partial")
+        with partial.open("w") as file:
+            file.write(json.dumps(plans, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(self._path)
+        return self._plan
+
+    def clear(self, kind: str) -> None:
+        """Removes what a process that was killed while writing left of this dataset."""
+        if self._folder(kind).exists() and self._is_leftover(kind):
+            shutil.rmtree(self._folder(kind))
+
+    def _folder(self, kind: str) -> pathlib.Path:
+        return local_root() / self.id(kind)
+
+    def _is_ours_to_write(self, kind: str) -> bool:
+        return not self._folder(kind).exists() or self.is_made(kind) or self._is_leftover(kind)
+
+    def _is_leftover(self, kind: str) -> bool:
+        """Whether this run began to write it and did not finish: a dataset without episodes."""
+        folder = self._folder(kind)
+        if self._plan is None or not folder.is_dir() or datasets.exists(self.id(kind)):
+            return False
+        files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
+        if not files <= _FILES:
+            return False
+        try:
+            metadata = json.loads((folder / "data" / "metadata.json").read_text())
+        except (OSError, ValueError):  # cut short
+            return True
+        return metadata.get("dataset_id") == self.id(kind) and not metadata.get("total_episodes")
+
+    def _differing(self) -> list[str]:
+        """What was chosen otherwise when the datasets were begun."""
+        plan = self._plan or self.chosen
+        return [
+            f"{name}: {plan.get(name)!r} there, {value!r} now"
+            for name, value in self.chosen.items()
+            if plan.get(name) != value
+        ]
+
+    def _check_same(self) -> None:
+        differing = self._differing()
+        made = [self.id(kind) for kind in KINDS if self.is_made(kind)]
+        if differing and made:
+            raise ValueError(
+                f"datasets {', '.join(made)} were made with other values "
+                f"({'; '.join(differing)}); use the same values to make the others, choose another "
+                f"--namespace or --name, or remove them from {local_root()}"
+            )
+
+
+def _check_writable(folder: pathlib.Path) -> None:
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"the folder for datasets {str(folder)!r} cannot be written ({existing} is no folder "
+            "or not writable); set the environment variable MINARI_DATASETS_PATH to another"
+        )
