@@ -10,7 +10,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from experiments import seeds
+from experiments import calibration, seeds
 from experiments.evaluation import Evaluation
 from experiments.run import Run
 from experiments.run_directory import RunDirectory
@@ -166,6 +166,14 @@ class OfflineRun(Run):
             scores = datasets.normalized_score(episodes.episode_task_return, reference)
             summary["final_scores"] = scores.mean(1).tolist()
         return summary
+
+    def _draw(self, episodes: Evaluation) -> None:
+        q, std = self._values_at(self._state, episodes.first_observation)
+        calibration.draw(
+            calibration.Predictions(np.asarray(q), np.asarray(std), episodes.discounted_return),
+            self._seeds,
+            self._directory.path / "calibration.png",
+        )
 
     def _buffer(self, transitions: qusac.Transition) -> replay.Buffer:
         """A buffer for each seed that holds these transitions."""

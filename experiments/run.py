@@ -118,6 +118,10 @@ class Run(abc.ABC):
         del episodes
         return {}
 
+    def _draw(self, episodes: Evaluation) -> None:
+        """Figures beside the learning curve, from the last evaluation."""
+        del episodes
+
     def resume(self, mode: str) -> None:
         """Continues from a checkpoint of the run directory, if it has one.
 
@@ -242,6 +246,7 @@ class Run(abc.ABC):
         plot.plot_learning_curves(
             [self._directory.path], self._directory.path / "learning_curve.png"
         )
+        self._draw(final)
         self._directory.close()
         self._checkpointer.close()
 

@@ -108,6 +108,7 @@ def test_members_disagree_off_the_data(fitted):
     assert float(spread(10.0 * near)) > 5.0 * float(spread(near))
 
 
+@pytest.mark.slow
 def test_reward_priors_make_members_disagree_where_there_are_no_data():
     # All observations lie left of 0; the rewards are 0 there, which is learned at once.
     data = linear_gaussian(jax.random.key(0), CAPACITY, noise_scale=0.0)
