@@ -95,6 +95,9 @@ def observe(state: TrainState, transitions: Transition) -> TrainState:
 
     Returns:
         The state with the transitions in D, over the oldest ones where it is full.
+
+    Raises:
+        ValueError: if B exceeds the capacity.
     """
     return state._replace(replay=replay.add(state.replay, transitions))
 
@@ -114,7 +117,8 @@ def learn(
         num_updates: static; by default G, `config.updates_per_step`.
 
     Returns:
-        The state and the metrics of the last update, `[]` each.
+        The state and the metrics of the last update, `[]` each: losses, `mean_q`, `mean_sqrt_u`
+        and `alpha`.
 
     Raises:
         ValueError: outside `jit`, if there is nothing to learn from yet.
@@ -218,7 +222,19 @@ def refresh(
 
 
 def fit(state: TrainState, *, config: Config, task: Task) -> tuple[TrainState, fitting.FitReport]:
-    """The first half of `refresh`: fits the dynamics on D (Algorithms 2, line 6, and 3, line 2)."""
+    """The first half of `refresh`: fits the dynamics on D (Algorithms 2, line 6, and 3, line 2).
+
+    Args:
+        state: donated; its replay buffer holds at least two transitions.
+        config: hyperparameters; `uses_model` must hold.
+        task: the environment's sizes.
+
+    Returns:
+        The state with the fitted dynamics, and how the fit went.
+
+    Raises:
+        ValueError: if the agent has no model, and outside `jit` if D holds too little.
+    """
     key, key_fit = jax.random.split(state.key)
     return _fit(state._replace(key=key), key_fit, config=config, task=task)
 
@@ -227,6 +243,17 @@ def roll_out(state: TrainState, *, config: Config, task: Task) -> TrainState:
     """The second half of `refresh`: rolls the dynamics out into D_model and D_1..D_N.
 
     Algorithms 2, lines 7-9, and 3, lines 5-7.
+
+    Args:
+        state: donated; rollouts start at states of its replay buffer.
+        config: hyperparameters; `uses_model` must hold.
+        task: the environment's sizes and termination.
+
+    Returns:
+        The state with new rollouts over the oldest ones.
+
+    Raises:
+        ValueError: if the agent has no model.
     """
     key, key_roll = jax.random.split(state.key)
     return _roll_out(state._replace(key=key), key_roll, config=config, task=task)
@@ -240,7 +267,18 @@ def act(
     config: Config,
     task: Task,
 ) -> jax.Array:
-    """The policy's action, `[..., O] -> [..., A]`: drawn with `key`, the mean action without."""
+    """The policy's action: drawn with a key, the mean action without (Algorithm 2, line 11).
+
+    Args:
+        actor: the policy's weights, `TrainState.actor`.
+        observation: `[..., O]`.
+        key: consumed; None for the mean action, with which policies are evaluated.
+        config: hyperparameters.
+        task: the environment's sizes.
+
+    Returns:
+        `[..., A]` in [-1, 1].
+    """
     module = networks.Actor(config.actor_hidden, task.action_size)
     if key is None:
         return networks.mean_action(module, actor, observation)
