@@ -7,14 +7,23 @@ EXTRAS ?= [plots,video,test,dev,docs]
 ARGS ?=
 # A finished short run; the same with a larger --num_steps continues it.
 FIRST_RUN := --env=cartpole_swingup --size=small --num_steps=10000 --workdir=runs/cartpole_swingup
+# Datasets of the pendulum, made in a minute, and a run on one of them.
+COLLECT := --env=gym:Pendulum-v1 --size=small --workdir=runs/collect_pendulum
+OFFLINE := --dataset=Pendulum-v1/medium-expert-v0 --size=small --num_steps=20000 \
+  --eval_every=2000 --checkpoint_every=10000 --workdir=runs/offline_pendulum
 # Processes that share the tests, a file each.
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: online test test-all check lint types docs docs-build clean
+.PHONY: online offline test test-all check lint types docs docs-build clean
 
 online: $(VENV)/ready
 	$(BIN)/python -m experiments.online $(or $(ARGS),$(FIRST_RUN))
+
+# A finished offline run on data of its own, or any other with ARGS.
+offline: $(VENV)/ready
+	$(if $(ARGS),,$(BIN)/python -m experiments.collect $(COLLECT))
+	$(BIN)/python -m experiments.offline $(or $(ARGS),$(OFFLINE))
 
 # What a developer runs all day: without the tests that learn something.
 test: $(VENV)/ready

@@ -33,16 +33,16 @@ def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_list("methods", [*METHODS, "mbpo"], "Methods and presets to time.", **define)
+    flags.DEFINE_list("methods", [*METHODS, "mbpo"], "methods and presets to time", **define)
     flags.DEFINE_string(
-        "env", "cartpole_swingup", "Environment to step, and for the sizes.", **define
+        "env", "cartpole_swingup", "environment to step, and for the sizes", **define
     )
-    flags.DEFINE_integer("repeats", 15, "Calls per median.", lower_bound=3, **define)
-    flags.DEFINE_integer("model_repeats", 3, "Fits per median.", lower_bound=1, **define)
-    flags.DEFINE_integer("data", 20_000, "Transitions in D.", lower_bound=100, **define)
-    flags.DEFINE_integer("num_seeds", 1, "Seeds trained together.", lower_bound=1, **define)
-    flags.DEFINE_enum("device", "auto", DEVICES, "Where to compute.", **define)
-    flags.DEFINE_string("output", None, "JSON file to write the numbers to.", **define)
+    flags.DEFINE_integer("repeats", 15, "calls per median", lower_bound=3, **define)
+    flags.DEFINE_integer("model_repeats", 3, "fits per median", lower_bound=1, **define)
+    flags.DEFINE_integer("data", 20_000, "transitions in D", lower_bound=100, **define)
+    flags.DEFINE_integer("num_seeds", 1, "seeds trained together", lower_bound=1, **define)
+    flags.DEFINE_enum("device", "auto", DEVICES, "where to compute", **define)
+    flags.DEFINE_string("output", None, "JSON file to write the numbers to", **define)
     return values
 
 
@@ -78,7 +78,7 @@ def run(options: flags.FlagValues) -> None:
     print(
         f"\nmodel: first fit {model['fit_seconds']:.2f} s ({model['fit_epochs']:.0f} epochs on "
         f"{options.data} transitions), filling D_model and D_1..D_N "
-        f"{model['refill_seconds']:.2f} s"
+        f"{model['rollout_seconds']:.2f} s"
     )
     steps = environment_rate(options.env)
     print(f"{options.env}: {steps:.0f} environment steps/s on the host")
@@ -127,9 +127,9 @@ def matmul_peak(repeats: int, size: int = 2048) -> float:
 def time_agent(config: Config, task: Task, data: replay.Buffer, repeats: int) -> dict[str, float]:
     """Median speed of the gradient updates of one configuration on the data `[R, ...]`."""
     compilations = cli.CompilationCounter()
-    state, keys = _start(config, task, data)
+    state = _start(config, task, data)
     if config.uses_model:
-        state = seeds.mapped(agent.refill, donate=(0,), config=config, task=task)(state, keys)
+        state = seeds.mapped(agent.roll_out, donate=(0,), config=config, task=task)(state)
     transition = jax.tree.map(lambda x: jnp.copy(x[:, 0]), state.replay.data)
     train_step = seeds.mapped(agent.train_step, donate=(0,), config=config, task=task)
 
@@ -140,7 +140,7 @@ def time_agent(config: Config, task: Task, data: replay.Buffer, repeats: int) ->
 
     seconds = median_seconds(step, repeats)
     return {
-        "updates_per_second": len(keys) * config.updates_per_step / seconds,
+        "updates_per_second": len(data.size) * config.updates_per_step / seconds,
         "flop_per_update": cost.update_flops(config, task),
         "compilations": compilations["train_step"],
     }
@@ -148,22 +148,22 @@ def time_agent(config: Config, task: Task, data: replay.Buffer, repeats: int) ->
 
 def time_model(config: Config, task: Task, data: replay.Buffer, repeats: int) -> dict[str, float]:
     """Median seconds of a first model fit to the data and of filling the rollout buffers."""
-    fit, refill = (
+    fit, roll_out = (
         seeds.mapped(function, donate=(0,), config=config, task=task)
-        for function in (agent.fit_dynamics, agent.refill)
+        for function in (agent.fit, agent.roll_out)
     )
-    fit_seconds, refill_seconds, epochs = [], [], 0
+    fit_seconds, rollout_seconds, epochs = [], [], 0
     for _ in range(1 + repeats):  # the first compiles
-        state, keys = _start(config, task, data)  # a later fit takes fewer epochs than the first
-        (state, report), seconds = _timed(fit, state, keys)
+        state = _start(config, task, data)  # a later fit takes fewer epochs than the first
+        (state, report), seconds = _timed(fit, state)
         fit_seconds.append(seconds)
-        state, seconds = _timed(refill, state, keys)
-        refill_seconds.append(seconds)
+        state, seconds = _timed(roll_out, state)
+        rollout_seconds.append(seconds)
         epochs = int(report.epochs.max())
     return {
         "fit_seconds": statistics.median(fit_seconds[1:]),
         "fit_epochs": epochs,
-        "refill_seconds": statistics.median(refill_seconds[1:]),
+        "rollout_seconds": statistics.median(rollout_seconds[1:]),
     }
 
 
@@ -173,11 +173,11 @@ def _timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     return result, time.perf_counter() - start
 
 
-def _start(config: Config, task: Task, data: replay.Buffer) -> tuple[agent.TrainState, jax.Array]:
-    """The state of R seeds with a copy of the data as D, and a key for each."""
+def _start(config: Config, task: Task, data: replay.Buffer) -> agent.TrainState:
+    """The state of R seeds with a copy of the data as D."""
     keys = jax.random.split(jax.random.key(0), len(data.size))
     state = seeds.mapped(agent.init, config=config, task=task)(keys)
-    return state._replace(replay=jax.tree.map(jnp.copy, data)), keys
+    return state._replace(replay=jax.tree.map(jnp.copy, data))
 
 
 def _random_data(config: Config, task: Task, num_seeds: int, count: int) -> replay.Buffer:

@@ -111,17 +111,21 @@ def measure(
 
 
 def make_flags() -> flags.FlagValues:
-    """The flags of this command, apart from those of other modules."""
+    """The flags of this command."""
     values = flags.FlagValues()
-    flags.DEFINE_list("lengths", ["10", "20"], "L.", flag_values=values)
-    flags.DEFINE_list("methods", list(METHODS), "Of the agent.", flag_values=values)
-    flags.DEFINE_integer("rounds", 5, "Points along a run.", 1, flag_values=values)
-    flags.DEFINE_integer("numpy_episodes", 3, "Per point.", 1, flag_values=values)
-    flags.DEFINE_integer("gap", 10, "Episodes between points.", 1, flag_values=values)
+    flags.DEFINE_list("lengths", ["10", "20"], "values of L", flag_values=values)
+    flags.DEFINE_list("methods", list(METHODS), "methods to time", flag_values=values)
+    flags.DEFINE_integer(
+        "rounds", 5, "points along a run at which both are timed", 1, flag_values=values
+    )
+    flags.DEFINE_integer(
+        "numpy_episodes", 3, "episodes of NumPy at each point", 1, flag_values=values
+    )
+    flags.DEFINE_integer("gap", 10, "episodes between points", 1, flag_values=values)
     flags.DEFINE_boolean(
         "redraw_ties",
         False,
-        "Let the reference draw ties anew in each step, which costs it many steps.",
+        "let NumPy draw ties anew in each step, which costs it many steps",
         flag_values=values,
     )
     return values
@@ -129,11 +133,17 @@ def make_flags() -> flags.FlagValues:
 
 def run(options) -> None:
     """Prints a row for each length and method."""
+    lengths = cli.integers("lengths", options.lengths)
+    for name, values in (("lengths", lengths), ("methods", options.methods)):
+        if not values:
+            raise ValueError(f"{name} must name at least one to time, got none")
+    for method in options.methods:
+        agent.Config(method=method)  # raises for an unknown one before the work starts
     print("method          L   jax [s]  numpy [s]  ratio  in all")
-    for length in options.lengths:
+    for length in lengths:
         for method in options.methods:
             seconds = measure(
-                int(length),
+                length,
                 method,
                 rounds=options.rounds,
                 num_episodes=options.numpy_episodes,
@@ -141,7 +151,7 @@ def run(options) -> None:
                 redraw_ties=options.redraw_ties,
             )
             print(
-                f"{method:12s} {length:>4s} {statistics.median(seconds.jax):9.4f} "
+                f"{method:12s} {length:4d} {statistics.median(seconds.jax):9.4f} "
                 f"{statistics.median(seconds.numpy):10.4f} {seconds.median_ratio:6.1f} "
                 f"{seconds.total_ratio:7.1f}",
                 flush=True,

@@ -47,9 +47,9 @@ def run_with(
         The exit code: 2 after a mistake, which is one line on stderr; 130 after Ctrl-C.
     """
     define: dict[str, Any] = {"flag_values": options}
-    flags.DEFINE_boolean("help", False, "Print this text.", short_name="h", **define)
+    flags.DEFINE_boolean("help", False, "print this text", short_name="h", **define)
     flags.DEFINE_integer(
-        "verbosity", -2, "Log: -2 errors, -1 warnings too, 0 all, 1 more.", **define
+        "verbosity", -2, "log: -2 errors, -1 warnings too, 0 all, 1 more", **define
     )
     options.set_gnu_getopt(True)  # flags may follow positional arguments
 
@@ -59,7 +59,7 @@ def run_with(
         except flags.UnrecognizedFlagError as error:
             raise ValueError(_unknown_flag(error.flagname, list(options))) from error
         if options.help:
-            print(f"{about}{options.get_help()}")
+            print(f"{about}{_help(options)}")
             return 0
         logging.use_absl_handler()
         logging.set_verbosity(options.verbosity)
@@ -72,6 +72,11 @@ def run_with(
         return main(arguments)
 
     return _exit_code(parsed)
+
+
+def _help(options: flags.FlagValues) -> str:
+    """What `--help` says about the flags; those of the program itself come first."""
+    return options.get_help().replace(f"\n{sys.argv[0]}:\n", "\nthis program:\n", 1)
 
 
 def _unknown_flag(name: str, known: list[str]) -> str:
@@ -118,6 +123,18 @@ def select_device(kind: str) -> list[Any]:
             f"device {kind!r} is not there or its jax plugin is not installed; use --device=cpu, "
             "or install the extra 'cuda' or 'tpu'"
         ) from error
+
+
+def integers(name: str, texts: Sequence[str]) -> list[int]:
+    """The value of a flag that is a list of integers.
+
+    Raises:
+        ValueError: if one of them is none.
+    """
+    try:
+        return [int(text) for text in texts]
+    except ValueError:
+        raise ValueError(f"{name} must be integers separated by commas, got {texts}") from None
 
 
 class CompilationCounter:

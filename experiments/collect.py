@@ -122,7 +122,7 @@ def run(options: Any) -> int | None:
         )
         training.resume(options.resume)
         if stopped() is None:
-            training.announce_duration()
+            training.prepare()
         number = training.train(stopped)
         if number is not None:
             print(

@@ -1,14 +1,19 @@
-"""What training costs: floating-point operations by hand, and seconds from them.
+"""What training costs: floating-point operations by hand, seconds from them, and memory.
 
 Counted are matrix products, 2 per multiplication and addition, a backward pass as two forward ones
 (one where only the gradient of the input is needed). Element-wise work is left out.
 """
 
+import functools
 import itertools
+import math
+import pathlib
 import statistics
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
 
 from qusac_jax import qusac
 from qusac_jax.qusac import uncertainty
@@ -113,6 +118,73 @@ def refresh_flops(config: qusac.Config, task: qusac.Task) -> float:
     buffers = 1 + (n if config.critic_data == "member" else 0)
     transitions = buffers * config.rollouts_per_step * config.fit_every * config.rollout_length
     return float(fit + transitions * (model + _actor_flops(config, task)))
+
+
+class Memory(NamedTuple):
+    """Bytes of the state of all seeds."""
+
+    replay: int  # D
+    model_data: int  # D_model and D_1..D_N together
+    networks: int  # weights and optimisers
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)
+
+
+def memory(config: qusac.Config, task: qusac.Task, num_seeds: int) -> Memory:
+    """What a run holds on its devices; nothing is allocated to find out."""
+    init = functools.partial(qusac.init, config=config, task=task)
+    state = jax.eval_shape(init, jax.random.key(0))
+    size = lambda tree: (
+        num_seeds
+        * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+    )
+    return Memory(
+        replay=size(state.replay),
+        model_data=size((state.model_data, state.member_data)),
+        networks=size((state.learner, state.dynamics)),
+    )
+
+
+def check_memory(
+    config: qusac.Config, task: qusac.Task, num_seeds: int, devices: Sequence[Any]
+) -> None:
+    """Raises `ValueError` if a run cannot fit into the memory of its devices.
+
+    Seeds are spread over the devices where these divide their number. Where a device does not say
+    how much memory it has, nothing is refused.
+    """
+    needed = memory(config, task, num_seeds)
+    share = len(devices) if num_seeds % len(devices) == 0 else 1
+    available = _available(devices[0])
+    if available is not None and needed.total / share > available:
+        raise ValueError(
+            f"the state needs {_gigabytes(needed.total / share)} of device memory "
+            f"(D {_gigabytes(needed.replay / share)}, the model's buffers "
+            f"{_gigabytes(needed.model_data / share)}, networks "
+            f"{_gigabytes(needed.networks / share)}), but {_gigabytes(available)} are free; lower "
+            "--num_seeds, --config.replay_capacity, --config.rollouts_per_step, "
+            "--config.rollout_length or --config.retain_refreshes, or take --size=small"
+        )
+
+
+def _available(device: Any) -> int | None:
+    """Bytes that are free on a device; None if it does not tell."""
+    if device.platform != "cpu":
+        stats = device.memory_stats() or {}
+        return stats.get("bytes_limit")
+    try:
+        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    (line,) = (line for line in lines if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) * 1024
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.3g} GB"
 
 
 def _model_flops(config: qusac.Config, task: qusac.Task) -> int:

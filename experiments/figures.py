@@ -17,7 +17,7 @@ from experiments.run_reader import Curve
 _SPELLED = 72  # letters of a line that spells settings out
 
 
-class Look(NamedTuple):
+class CurveStyle(NamedTuple):
     """How a curve is drawn."""
 
     name: str
@@ -39,7 +39,7 @@ def draw_curves(
         ValueError: if nothing is left.
     """
     summaries = _summaries(results.group(curves))
-    looks, spelled = looks_of(curves)
+    styles, spelled = curve_styles(curves)
     num_columns = min(len(summaries), 3)
     num_rows = -(-len(summaries) // num_columns)
     width = max(4.0 * num_columns, 5.5)
@@ -48,17 +48,17 @@ def draw_curves(
     figure = Figure((width, height), layout="constrained")
     panels = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
     for panel, (env, per_env) in zip(panels, summaries.items(), strict=False):
-        _draw_panel(panel, env, per_env, looks, x)
+        _draw_panel(panel, env, per_env, styles, x)
     for panel in panels[len(summaries) :]:
         panel.set_visible(False)
     for panel in panels[::num_columns]:
         panel.set_ylabel(style.text(y.replace("_", " ")))
-    drawn = [looks[s.env, s.label] for per_env in summaries.values() for s in per_env]
-    colors = {look.name: look.color for look in sorted(drawn)}
+    drawn = [styles[s.env, s.label] for per_env in summaries.values() for s in per_env]
+    colors = {curve_style.name: curve_style.color for curve_style in sorted(drawn)}
     methods = [style.line_sample(style.text(name), color=colors[name]) for name in colors]
     style.legend(figure, methods, where="upper")
     if spelled:
-        lines = {look.letter: look.line for look in looks.values()}
+        lines = {curve_style.letter: curve_style.line for curve_style in styles.values()}
         settings = [
             style.line_sample(f"{letter}   {text}", line=lines[letter], width=1.4)
             for letter, text in spelled.items()
@@ -69,9 +69,9 @@ def draw_curves(
     return [summary for per_env in summaries.values() for summary in per_env]
 
 
-def looks_of(
+def curve_styles(
     curves: Sequence[Curve],
-) -> tuple[dict[tuple[str, str], Look], dict[str, str]]:
+) -> tuple[dict[tuple[str, str], CurveStyle], dict[str, str]]:
     """Colours and lines of curves.
 
     Settings count where runs of one method on one task differ in them. The commonest value of each
@@ -105,16 +105,16 @@ def looks_of(
     counts = collections.Counter(special[curve.env, curve.label] for curve in curves)
     counts[()] = len(curves)
     ordered = sorted(counts, key=lambda key: (-counts[key], key))
-    looks = {}
+    styles = {}
     for curve in curves:
         place = ordered.index(special[curve.env, curve.label])
         line = style.LINES[place % len(style.LINES)]
         color = colors[curve.name]
-        looks[curve.env, curve.label] = Look(curve.name, color, style.letter(place), line)
+        styles[curve.env, curve.label] = CurveStyle(curve.name, color, style.letter(place), line)
     if not names:
-        return looks, {}
+        return styles, {}
     spelled = ["   ".join(commonest.values()), *("a, but " + "   ".join(w) for w in ordered[1:])]
-    return looks, {style.letter(i): _wrapped(text) for i, text in enumerate(spelled)}
+    return styles, {style.letter(i): _wrapped(text) for i, text in enumerate(spelled)}
 
 
 def _wrapped(text: str) -> str:
@@ -146,28 +146,33 @@ def _draw_panel(
     panel: Axes,
     env: str,
     summaries: list[results.Summary],
-    looks: dict[tuple[str, str], Look],
+    styles: dict[tuple[str, str], CurveStyle],
     x: str,
 ) -> None:
-    settings = {looks[summary.env, summary.label].letter for summary in summaries}
+    settings = {styles[summary.env, summary.label].letter for summary in summaries}
     for summary in summaries:
-        look = looks[summary.env, summary.label]
+        curve_style = styles[summary.env, summary.label]
         marker = "o" if len(summary.x) == 1 else None
         panel.plot(
-            summary.x, summary.mean, color=look.color, linestyle=look.line, marker=marker, lw=1.5
+            summary.x,
+            summary.mean,
+            color=curve_style.color,
+            linestyle=curve_style.line,
+            marker=marker,
+            lw=1.5,
         )
         if summary.num_seeds > 1:
             low = summary.mean - summary.standard_error
             high = summary.mean + summary.standard_error
-            panel.fill_between(summary.x, low, high, color=look.color, alpha=0.15, lw=0)
+            panel.fill_between(summary.x, low, high, color=curve_style.color, alpha=0.15, lw=0)
         if len(settings) > 1:
             end = (summary.x[-1], summary.mean[-1])
             panel.annotate(
-                look.letter,
+                curve_style.letter,
                 end,
                 xytext=(3, 0),
                 textcoords="offset points",
-                color=look.color,
+                color=curve_style.color,
                 fontsize=8,
                 va="center",
             )

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from experiments import cost
+from experiments.evaluation import Evaluation
 from experiments.run import Run
 from experiments.run_directory import RunDirectory
 from qusac_jax import environments, qusac
@@ -37,6 +38,7 @@ class OnlineRun(Run):
             env, self._seeds, action_cost=options["action_cost"]
         )
         both = {"config": config, "task": task}
+        self._refresh = self._mapped(qusac.refresh, donate=(0,), **both)
         self._collect = self._mapped(qusac.collect, donate=(0,), **both)
         self._train_step = self._mapped(qusac.train_step, donate=(0,), **both)
         self._observation = self._env.reset()
@@ -46,7 +48,7 @@ class OnlineRun(Run):
         self._last_return = np.full((2, len(self._seeds)), np.nan)
         self._rewarded_steps = np.zeros(len(self._seeds), np.int64)
 
-    def announce_duration(self) -> None:
+    def prepare(self) -> None:
         """Says how long a run that begins will take, from a few learning steps on no data.
 
         What is compiled for them is what the run uses. Says nothing where nothing is to be learned,
@@ -86,7 +88,8 @@ class OnlineRun(Run):
         metrics: dict[str, jax.Array] = {}
         due = qusac.schedule.online(self.step, config=self._config)
         if due.refresh:
-            self._fit_and_roll_out()
+            self._state, fit = self._refresh(self._state)
+            self._note_fit(fit)
         if due.learn:
             with self._speed.learning_step():
                 self._state, action, metrics = self._train_step(
@@ -116,7 +119,8 @@ class OnlineRun(Run):
             "rewarded_steps": self._rewarded_steps,
         }
 
-    def _training_summary(self) -> dict[str, Any]:
+    def _summary(self, episodes: Evaluation) -> dict[str, Any]:
+        del episodes
         return {"rewarded_steps": self._rewarded_steps.tolist()}
 
     def _host_state(self) -> dict[str, Any]:

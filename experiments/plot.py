@@ -30,10 +30,10 @@ def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_string("output", ".", "Folder to write to.", **define)
-    flags.DEFINE_string("x", "step", "Column of metrics.csv for the x axis.", **define)
-    flags.DEFINE_string("y", "eval_return", "Column of metrics.csv to draw.", **define)
-    flags.DEFINE_integer("smooth", 1, "Evaluations in the moving average.", **define)
+    flags.DEFINE_string("output", ".", "folder to write to", **define)
+    flags.DEFINE_string("x", "step", "column of metrics.csv for the x axis", **define)
+    flags.DEFINE_string("y", "eval_return", "column of metrics.csv to draw", **define)
+    flags.DEFINE_integer("smooth", 1, "evaluations in the moving average", **define)
     return values
 
 

@@ -67,11 +67,12 @@ def tell(bar: tqdm, rows: Sequence[Row], rate: float) -> None:
             "alpha": f"{mean['alpha']:.2g}",
         }
     )
+    score = f", score {mean['eval_score']:.1f} %" if "eval_score" in mean else ""
     if bar.disable:
         left = tqdm.format_interval((bar.total - step) / rate) if rate else "?"
         print(
             f"step {step}: return {mean['eval_return']:.1f} "
-            f"(task {mean['eval_task_return']:.1f}), Q {mean['mean_q']:.2f}, "
+            f"(task {mean['eval_task_return']:.1f}){score}, Q {mean['mean_q']:.2f}, "
             f"sqrt(U) {mean['mean_sqrt_u']:.3g}, alpha {mean['alpha']:.2g}; "
             f"{rate:.1f} steps/s, {left} left",
             flush=True,

@@ -23,6 +23,7 @@ from experiments.speed import Speed
 from qusac_jax import environments, qusac
 from qusac_jax.checkpoint import Checkpointer
 from qusac_jax.policy import save_policy
+from qusac_jax.qusac.fitting import FitReport
 
 # Evaluation environments draw their initial states from seeds that no training run uses.
 _EVAL_SEED_OFFSET = 1_000_003
@@ -69,11 +70,9 @@ class Run(abc.ABC):
         )
         self._checkpointer = Checkpointer(directory.checkpoints)
         self._speed = Speed()
-        self._mapped = functools.partial(
-            seeds.mapped, placement=seeds.sharding(len(self._seeds), devices)
-        )
+        self._placement = seeds.sharding(len(self._seeds), devices)
+        self._mapped = functools.partial(seeds.mapped, placement=self._placement)
         both = {"config": config, "task": task}
-        self._refresh = self._mapped(qusac.refresh, donate=(0,), **both)
         self._diagnose = self._mapped(
             qusac.diagnostics.diagnose, reward_threshold=reward_threshold, **both
         )
@@ -85,8 +84,13 @@ class Run(abc.ABC):
         self._state: qusac.TrainState = self._init(keys[:, 0])
         self._program_keys, self._diagnosis_keys = keys[:, 1], keys[:, 2]
         self.step = 0
+        self._updates_per_call = config.updates_per_step  # of what `Speed.learning_step` times
         self._fit_mse = np.full((len(self._seeds), config.num_members), np.nan, np.float32)
         self._fit_epochs = np.zeros(len(self._seeds), np.int32)
+
+    def prepare(self) -> None:
+        """What comes before the first step of this process; after `resume`."""
+        return
 
     @abc.abstractmethod
     def _advance(self) -> dict[str, jax.Array]:
@@ -100,13 +104,23 @@ class Run(abc.ABC):
     def _set_host_state(self, host: dict[str, Any]) -> None:
         """Continues from what `_host_state` returned."""
 
+    def _episode_columns(self, episodes: Evaluation) -> dict[str, np.ndarray]:
+        """Columns of metrics.csv about the evaluation, `[R]` each, beside its returns."""
+        del episodes
+        return {}
+
     def _training_columns(self) -> dict[str, np.ndarray]:
         """Columns of metrics.csv about the data that came in, `[R]` each."""
         return {}
 
-    def _training_summary(self) -> dict[str, Any]:
-        """The same for summary.json."""
+    def _summary(self, episodes: Evaluation) -> dict[str, Any]:
+        """What summary.json holds beside what it always does; from the last evaluation."""
+        del episodes
         return {}
+
+    def _draw(self, episodes: Evaluation) -> None:
+        """Figures beside the learning curve, from the last evaluation."""
+        del episodes
 
     def resume(self, mode: str) -> None:
         """Continues from a checkpoint of the run directory, if it has one.
@@ -216,7 +230,7 @@ class Run(abc.ABC):
         )
         final = self._run_episodes()
         rate = self._speed.learning_rate()
-        updates = config.updates_per_step * len(self._seeds)
+        updates = self._updates_per_call * len(self._seeds)
         self._directory.write_summary(
             {
                 **about,
@@ -224,7 +238,7 @@ class Run(abc.ABC):
                 "steps": self.step,
                 "final_returns": final.episode_return.mean(1).tolist(),
                 "final_task_returns": final.episode_task_return.mean(1).tolist(),
-                **self._training_summary(),
+                **self._summary(final),
                 "updates_per_second": None if rate is None else rate * updates,
                 "compilations": self._speed.compilations(),
             }
@@ -232,6 +246,7 @@ class Run(abc.ABC):
         plot.plot_learning_curves(
             [self._directory.path], self._directory.path / "learning_curve.png"
         )
+        self._draw(final)
         self._directory.close()
         self._checkpointer.close()
 
@@ -246,9 +261,8 @@ class Run(abc.ABC):
             action_cost=self._action_cost,
         )
 
-    def _fit_and_roll_out(self) -> None:
-        """A refresh of the model, checked."""
-        self._state, fit = self._refresh(self._state)
+    def _note_fit(self, fit: FitReport) -> None:
+        """Keeps how a fit of the dynamics went, for the log; raises `ValueError` if it diverged."""
         self._fit_mse = np.asarray(fit.holdout_mse)
         self._fit_epochs = np.asarray(fit.epochs)
         self._check_finite("held-out error of the dynamics", self._fit_mse)
@@ -274,7 +288,12 @@ class Run(abc.ABC):
 
     def _run_episodes(self) -> Evaluation:
         actor = self._state.actor
-        return evaluate(self._eval_env, lambda obs: self._act(actor, obs), len(self._seeds))
+        return evaluate(
+            self._eval_env,
+            lambda observation: self._act(actor, observation),
+            len(self._seeds),
+            self._config.discount,
+        )
 
     def _evaluate(self, bar: tqdm, metrics: dict[str, jax.Array]) -> None:
         """Evaluates, logs a row per seed, prints a line."""
@@ -284,11 +303,13 @@ class Run(abc.ABC):
             self._check_finite(name, value)
         keys = jax.vmap(lambda k: jax.random.fold_in(k, self.step))(self._diagnosis_keys)
         values = jax.tree.map(np.asarray, self._diagnose(self._state, keys))
+        episodes = self._run_episodes()
         rows = report.rows(
             self.step,
             self._seeds,
-            self._run_episodes(),
+            episodes,
             {
+                **self._episode_columns(episodes),
                 **self._training_columns(),
                 **dict(sorted(values.items())),
                 "fit_epochs": self._fit_epochs,

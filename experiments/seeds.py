@@ -45,3 +45,17 @@ def mapped(
         placed = {"in_shardings": placement, "out_shardings": placement}
     batched = jax.vmap(functools.partial(function, **static))
     return jax.jit(batched, donate_argnums=donate, **placed)
+
+
+def replicated(tree: Any, num_seeds: int, placement: jax.sharding.NamedSharding | None) -> Any:
+    """The arrays of a tree once for each seed, `[R, ...]`, where `mapped` functions expect them."""
+    return placed(
+        jax.tree.map(lambda x: np.broadcast_to(x, (num_seeds, *np.shape(x))), tree), placement
+    )
+
+
+def placed(tree: Any, placement: jax.sharding.NamedSharding | None) -> Any:
+    """Arrays `[R, ...]` where `mapped` functions expect them."""
+    if placement is None:
+        return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), tree)
+    return jax.tree.map(lambda x: jax.device_put(np.asarray(x), placement), tree)

@@ -39,52 +39,63 @@ _SHORT_LENGTH, _FEWEST_CHUNKS, _CHUNKS_PER_ROW = 10, 50, 10
 
 
 def make_flags() -> flags.FlagValues:
-    """The flags of this command, apart from those of other modules."""
+    """The flags of this command."""
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_string("env", "deep_sea", f"One of {', '.join(ENVIRONMENTS)}.", **define)
-    flags.DEFINE_string("method", "exact_ube", f"One of {', '.join(agent.METHODS)}.", **define)
-    flags.DEFINE_integer("length", 10, "L of DeepSea; it has L * L states.", **define)
-    flags.DEFINE_integer("num_seeds", 5, "Independent runs.", **define)
-    flags.DEFINE_integer("seed", 0, "First seed; the others follow it.", 0, 2**31 - 1, **define)
+    flags.DEFINE_string("env", "deep_sea", f"one of {', '.join(ENVIRONMENTS)}", **define)
+    flags.DEFINE_string("method", "exact_ube", f"one of {', '.join(agent.METHODS)}", **define)
+    flags.DEFINE_integer("length", 10, "L of DeepSea, which has L * L states", **define)
+    flags.DEFINE_integer("num_seeds", 5, "independent runs", **define)
+    flags.DEFINE_integer("seed", 0, "first seed; the others follow it", 0, 2**31 - 1, **define)
     flags.DEFINE_integer(
-        "num_episodes", None, "Default: the paper's 1000 (DeepSea) or 5000 (7-room).", **define
+        "num_episodes", None, "default the paper's 1000 (DeepSea) or 5000 (7-room)", **define
     )
-    flags.DEFINE_float("discount", 0.99, "Of the agent, in [0, 1).", **define)
-    flags.DEFINE_float("risk", 1.0, "Lambda: positive seeks uncertainty.", **define)
-    flags.DEFINE_integer("num_members", 5, "N, MDPs sampled per update.", **define)
+    flags.DEFINE_float("discount", 0.99, "of the agent, in [0, 1)", **define)
+    flags.DEFINE_float(
+        "risk", 1.0, "lambda: positive seeks uncertainty, negative avoids it", **define
+    )
+    flags.DEFINE_integer("num_members", 5, "N, MDPs sampled per update", **define)
     flags.DEFINE_float(
         "min_local",
         None,
-        "u_min. Default: the paper's -0.05 (DeepSea) or 0 (7-room).",
+        "u_min; default the paper's -0.05 (DeepSea) or 0 (7-room)",
         **define,
     )
-    flags.DEFINE_string("solver", "warm", f"One of {', '.join(agent.SOLVERS)}.", **define)
+    flags.DEFINE_string(
+        "solver",
+        "warm",
+        f"one of {', '.join(agent.SOLVERS)}; warm starts from the last solution",
+        **define,
+    )
     flags.DEFINE_string(
         "seed_axis",
         "auto",
-        "vmap (all seeds at once), map (in turn) or auto: map on CPU, else vmap.",
+        "vmap (all seeds at once), map (in turn) or auto: map on CPU, else vmap",
         **define,
     )
     flags.DEFINE_string(
         "workdir",
         None,
-        "Default: runs/tabular/<env>... A run that was stopped there goes on.",
+        "default runs/tabular/ENV...; a run that was stopped there continues",
         **define,
     )
     flags.DEFINE_enum(
         "resume",
         "latest",
         ["latest", "latest_good"],
-        "Which checkpoint to go on from; latest_good skips damaged ones.",
+        "which checkpoint to continue from; latest_good skips damaged ones",
         **define,
     )
-    flags.DEFINE_boolean("figure", False, "Run and draw the paper's comparison.", **define)
-    flags.DEFINE_list("methods", list(_PUBLISHED_METHODS), "Compared with --figure.", **define)
-    flags.DEFINE_list("lengths", list(_PUBLISHED_LENGTHS), "Of DeepSea in --figure.", **define)
-    flags.DEFINE_string("published", None, "CSV of published results to overlay.", **define)
-    flags.DEFINE_boolean("inspect", False, "Draw heat maps of the agent's belief.", **define)
-    flags.DEFINE_list("inspect_episodes", ["100", "500", "1000"], "Drawn by --inspect.", **define)
+    flags.DEFINE_boolean("figure", False, "run and draw the paper's comparison", **define)
+    flags.DEFINE_list("methods", list(_PUBLISHED_METHODS), "compared by --figure", **define)
+    flags.DEFINE_list(
+        "lengths", list(_PUBLISHED_LENGTHS), "of DeepSea, compared by --figure", **define
+    )
+    flags.DEFINE_string("published", None, "CSV of published results to draw beside them", **define)
+    flags.DEFINE_boolean("inspect", False, "draw heat maps of the agent's belief", **define)
+    flags.DEFINE_list(
+        "inspect_episodes", ["100", "500", "1000"], "episodes after which --inspect draws", **define
+    )
     return values
 
 
@@ -169,7 +180,7 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
         The number of the signal that stopped it, or None.
     """
     is_sea = options.env.startswith("deep_sea")
-    lengths = _integers("lengths", options.lengths) if is_sea else [0]
+    lengths = cli.integers("lengths", options.lengths) if is_sea else [0]
     for name, values in (("methods", options.methods), ("lengths", lengths)):
         if not values:
             raise ValueError(f"{name} must name at least one to compare, got none")
@@ -200,7 +211,7 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
     Returns:
         The number of the signal that stopped it, or None.
     """
-    drawn_at = sorted(set(_integers("inspect_episodes", options.inspect_episodes)))
+    drawn_at = sorted(set(cli.integers("inspect_episodes", options.inspect_episodes)))
     if not drawn_at or drawn_at[0] < 1:
         raise ValueError(f"inspect_episodes must be positive, got {options.inspect_episodes}")
     if options.num_episodes not in (None, drawn_at[-1]):
@@ -256,13 +267,6 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
         tabular_figures.draw_snapshots(environment, snapshots, path, title)
         print(f"heat maps -> {path}")
     return stopped_by
-
-
-def _integers(name: str, texts: list[str]) -> list[int]:
-    try:
-        return [int(text) for text in texts]
-    except ValueError:
-        raise ValueError(f"{name} must be integers separated by commas, got {texts}") from None
 
 
 def _check_read(options, what: str, *unread: str) -> None:

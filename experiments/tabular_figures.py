@@ -1,23 +1,16 @@
 """Figures of the tabular experiments, from the files that `experiments.tabular` writes."""
 
 import csv
-import json
 import pathlib
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
-_COLORS = {
-    "exact_ube": "C0",
-    "pombu": "C1",
-    "ensemble_var": "C2",
-    "psrl": "C3",
-    "upper_bound": "C4",
-    "moments": "C5",
-    "ensemble_mean": "C7",
-}
+from experiments import files, style
 
 
 class Run(NamedTuple):
@@ -39,13 +32,22 @@ class Snapshot(NamedTuple):
 
 
 def read_runs(workdirs: Iterable[pathlib.Path]) -> list[Run]:
-    """The finished runs in the directories."""
+    """The finished runs in the directories.
+
+    Raises:
+        ValueError: if their files are missing or damaged.
+    """
     runs = []
     for path in workdirs:
-        summary = json.loads((path / "summary.json").read_text())
-        with (path / "metrics.csv").open() as file:
-            values = [float(row["total_regret"]) for row in csv.DictReader(file)]
-        runs.append(Run(summary, np.reshape(values, (summary["num_seeds"], -1))))
+        summary = files.read_json(path / "summary.json")
+        total = files.read_columns(path / "metrics.csv", ["total_regret"])["total_regret"]
+        num_seeds = summary.get("num_seeds")
+        if not isinstance(num_seeds, int) or num_seeds < 1 or len(total) % num_seeds:
+            raise ValueError(
+                f"{path}: summary.json has {num_seeds!r} seeds, which do not go with the "
+                f"{len(total)} lines of metrics.csv; leave this run out"
+            )
+        runs.append(Run(summary, total.reshape(num_seeds, -1)))
     return runs
 
 
@@ -94,27 +96,17 @@ def _published_means(rows, axis: str, field: str):
     return {method: np.transpose(curve) for method, curve in curves.items()}
 
 
-def _pyplot():
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
+def _subplots(rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+    figure = Figure(figsize=options.pop("figsize"), layout="constrained")
+    return figure, figure.subplots(rows, columns, **options)
 
 
-def _save(figure, path: pathlib.Path) -> pathlib.Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    _pyplot().close(figure)
-    return path
-
-
+@matplotlib.rc_context(style.RC)
 def draw_regret(runs: list[Run], path: pathlib.Path) -> pathlib.Path:
     """Total regret along the episodes, one line per seed and their mean."""
-    figure, axes = _pyplot().subplots(figsize=(6, 4), layout="constrained")
+    figure, axes = _subplots(figsize=(6, 4))
     for run in runs:
-        color = _COLORS[run.summary["method"]]
+        color = style.COLORS[run.summary["method"]]
         axes.plot(run.total_regret.T, color=color, alpha=0.3, linewidth=0.8)
         axes.plot(run.total_regret.mean(0), color=color, label=run.summary["method"])
     length = runs[0].summary["length"]
@@ -123,21 +115,22 @@ def draw_regret(runs: list[Run], path: pathlib.Path) -> pathlib.Path:
         ylabel="total regret",
         title=runs[0].summary["env"] + (f", L = {length}" if length else ""),
     )
-    axes.legend()
-    return _save(figure, path)
+    style.legend(figure, axes.get_legend_handles_labels()[0], where="upper")
+    return style.save(figure, path)
 
 
+@matplotlib.rc_context(style.RC)
 def draw_deep_sea(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
     """Learning time and total regret against L, as in the paper's DeepSea figure."""
-    figure, (left, right) = _pyplot().subplots(1, 2, figsize=(11, 4), layout="constrained")
+    figure, (left, right) = _subplots(1, 2, figsize=(11, 4))
     methods = list(dict.fromkeys(run.summary["method"] for run in runs))
-    methods.sort(key=list(_COLORS).index)
+    methods.sort(key=list(style.COLORS).index)
     lengths = sorted({run.summary["length"] for run in runs})
     width = 0.8 / len(methods)
     learning = _published_means(published, "length", "learning_time")
     regret = _published_means(published, "length", "total_regret")
     for i, method in enumerate(methods):
-        color = _COLORS[method]
+        color = style.COLORS[method]
         own = sorted(
             (run.summary for run in runs if run.summary["method"] == method),
             key=lambda summary: summary["length"],
@@ -167,20 +160,19 @@ def draw_deep_sea(runs: list[Run], published, path: pathlib.Path) -> pathlib.Pat
     left.set(xlabel="L", ylabel="learning time (episodes)", title="learning time")
     right.set(xlabel="L", ylabel="total regret", title="total regret")
     right.set_xticks(range(len(lengths)), [str(length) for length in lengths])
-    handles, labels = right.get_legend_handles_labels()
-    if published:
-        handles, labels = [*handles, left.lines[-1]], [*labels, "published"]
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    return _save(figure, path)
+    handles = right.get_legend_handles_labels()[0]
+    style.legend(figure, [*handles, *(left.lines[-1:] if published else [])], where="upper")
+    return style.save(figure, path)
 
 
+@matplotlib.rc_context(style.RC)
 def draw_rooms(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
     """Total regret along the episodes with standard errors, as in the paper's 7-room figure."""
-    figure, axes = _pyplot().subplots(figsize=(6.5, 4.5), layout="constrained")
+    figure, axes = _subplots(figsize=(6.5, 4.5))
     curves = _published_means(published, "episode", "total_regret")
-    for run in sorted(runs, key=lambda run: list(_COLORS).index(run.summary["method"])):
+    for run in sorted(runs, key=lambda run: list(style.COLORS).index(run.summary["method"])):
         method, total = run.summary["method"], run.total_regret
-        color, episode = _COLORS[method], np.arange(total.shape[1])
+        color, episode = style.COLORS[method], np.arange(total.shape[1])
         mean = total.mean(0)
         axes.plot(episode, mean, color=color, label=method)
         if len(total) > 1:
@@ -191,10 +183,11 @@ def draw_rooms(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
     if published:
         axes.plot([], [], "k--", alpha=0.7, label="published")
     axes.set(xlabel="episode", ylabel="total regret", title=runs[0].summary["env"])
-    axes.legend()
-    return _save(figure, path)
+    style.legend(figure, axes.get_legend_handles_labels()[0], where="upper")
+    return style.save(figure, path)
 
 
+@matplotlib.rc_context({**style.RC, "axes.spines.right": True, "axes.spines.top": True})
 def draw_snapshots(
     environment, snapshots: list[Snapshot], path: pathlib.Path, title: str
 ) -> pathlib.Path:
@@ -204,11 +197,10 @@ def draw_snapshots(
     names = ["mean Q", "sqrt(U)", "uncertainty reward", "log10(1 + visits)"]
     rows, columns = environment.cells.T
     height, width = rows.max() + 1, columns.max() + 1
-    figure, axes = _pyplot().subplots(
+    figure, axes = _subplots(
         len(snapshots),
         4,
         figsize=(4 * max(3.2, 0.13 * width + 1), len(snapshots) * max(1.9, 0.13 * height + 0.6)),
-        layout="constrained",
         squeeze=False,
     )
     for row, snapshot in zip(axes, snapshots, strict=True):
@@ -232,17 +224,24 @@ def draw_snapshots(
             axis.plot(columns[start], rows[start], "w.", markersize=5)
         row[0].set_ylabel(f"episode {snapshot.episode}")
     figure.suptitle(title)
-    return _save(figure, path)
+    return style.save(figure, path)
 
 
+@matplotlib.rc_context(style.RC)
 def draw_errors(sizes, errors: np.ndarray, path: pathlib.Path) -> pathlib.Path:
     """Errors `[R, len(sizes)]` against N, with the slope of Monte Carlo."""
-    figure, axes = _pyplot().subplots(figsize=(5, 3.5), layout="constrained")
+    figure, axes = _subplots(figsize=(5, 3.5))
     sizes = np.array(sizes)
-    axes.loglog(sizes, errors.T, color="C0", alpha=0.3, linewidth=0.8)
-    axes.loglog(sizes, errors.mean(0), "o-", color="C0", label="exact_ube, mean of MDPs")
+    axes.loglog(sizes, errors.T, color=style.COLORS["exact_ube"], alpha=0.3, linewidth=0.8)
+    axes.loglog(
+        sizes,
+        errors.mean(0),
+        "o-",
+        color=style.COLORS["exact_ube"],
+        label="exact_ube, mean of MDPs",
+    )
     slope = errors.mean(0)[-1] * np.sqrt(sizes[-1] / sizes)
     axes.loglog(sizes, slope, "k--", alpha=0.6, label="slope −1/2")
     axes.set(xlabel="sampled MDPs N", ylabel="relative error of U")
     axes.legend()
-    return _save(figure, path)
+    return style.save(figure, path)

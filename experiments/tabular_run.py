@@ -201,10 +201,10 @@ def _save(
 
 
 def _restore(
-    checkpointer: Checkpointer, directory: RunDirectory, nothing: experiment.Progress, mode: str
+    checkpointer: Checkpointer, directory: RunDirectory, begun: experiment.Progress, mode: str
 ) -> experiment.Progress:
     restore = checkpointer.restore_latest_good if mode == "latest_good" else checkpointer.restore
-    like = jax.tree.map(lambda array: np.zeros((len(array), 1), array.dtype), nothing.metrics)
-    restored = restore(nothing.state, like)
+    like = jax.tree.map(lambda array: np.zeros((len(array), 1), array.dtype), begun.metrics)
+    restored = restore(begun.state, like)
     directory.check_checkpoint(restored.step, restored.metadata)
     return experiment.Progress(restored.host, restored.device)

@@ -4,10 +4,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qusac_jax import environments, posterior, qusac, tabular, ube
+    from qusac_jax import datasets, environments, posterior, qusac, tabular, ube
     from qusac_jax.policy import load_policy
 
-__all__ = ["environments", "load_policy", "posterior", "qusac", "tabular", "ube"]
+__all__ = ["datasets", "environments", "load_policy", "posterior", "qusac", "tabular", "ube"]
 
 
 def __getattr__(name: str) -> Any:

@@ -299,9 +299,9 @@ def _sample_by_table(posterior: Posterior, key: chex.PRNGKey, n: int) -> jax.Arr
     is_lone = total < _LONE_TOTAL
     scale = jnp.where(is_lone, 0.0, 1.0 / jnp.where(is_lone, 1.0, total))
 
-    def draw_lone(nothing):
+    def draw_lone(no_entry):
         lone = jax.random.randint(key_lone, rows, 0, num_states + 1)
-        return jnp.where(is_lone, lone, nothing)
+        return jnp.where(is_lone, lone, no_entry)
 
     lone = _control.apply_if(jnp.any(is_lone), draw_lone, jnp.full(rows, num_states))
     return inner * scale[..., None] + (lone[..., None] == jnp.arange(num_states))

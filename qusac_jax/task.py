@@ -1,7 +1,8 @@
-"""What an agent must know of its environment."""
+"""What passes between an environment, or data from one, and an agent."""
 
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 
@@ -21,3 +22,13 @@ class Task:
     observation_size: int  # O
     action_size: int  # A, every action in [-1, 1]
     termination: TerminationFn  # when an episode ends, for what the model predicts
+
+
+class Transition(NamedTuple):
+    """One step, or any batch of steps along leading axes."""
+
+    observation: jax.Array  # [..., O]
+    action: jax.Array  # [..., A] in [-1, 1]
+    reward: jax.Array  # [...]
+    next_observation: jax.Array  # [..., O] the successor, never the first of a new episode
+    terminated: jax.Array  # [...] bool, true only where the task ended; a time limit is not an end

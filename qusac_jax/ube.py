@@ -133,7 +133,7 @@ def solve_exact(
     The theory is for acyclic MDPs with independent rows: there, in the limit of many members, the
     result is the posterior variance. On MDPs with cycles it is not exactly that, because the row of
     a state and the values of the states that follow depend on each other: with much data it is
-    close, with little data it can be far off, even negative (which `min_local` prevents).
+    close, with little data it can be far off, even negative (which `min_local` >= 0 prevents).
 
     Why not take the variance of the members' values (`ensemble_variance`), which needs no such
     assumption? Of few members, that variance is noisy, while a UBE adds up local uncertainties of

@@ -16,9 +16,9 @@ def test_seeds_do_not_disturb_each_other():
     alone = [environments.VectorEnvironment(ENV, part) for part in (seeds[:2], seeds[2:])]
     lengths = set()
     for _ in range(4):
-        result = evaluate(together, policy, num_seeds=2)
+        result = evaluate(together, policy, num_seeds=2, discount=0.9)
         for i, env in enumerate(alone):
-            expected = evaluate(env, policy, num_seeds=1)
+            expected = evaluate(env, policy, num_seeds=1, discount=0.9)
             np.testing.assert_array_equal(result.episode_return[i], expected.episode_return[0])
             np.testing.assert_array_equal(
                 result.episode_task_return[i], expected.episode_task_return[0]
@@ -30,7 +30,7 @@ def test_seeds_do_not_disturb_each_other():
 def test_returns_are_those_of_one_whole_episode():
     env, other = (environments.VectorEnvironment(ENV, [3]) for _ in range(2))
     push = lambda observation: np.ones_like(observation[..., :1])
-    result = evaluate(env, push, num_seeds=1)
+    result = evaluate(env, push, num_seeds=1, discount=0.9)
     other.reset()
     steps = [other.step(np.ones((1, 1)))]
     while np.isnan(steps[-1].episode_return[0]):
@@ -38,3 +38,5 @@ def test_returns_are_those_of_one_whole_episode():
     rewards = [step.reward[0] for step in steps]
     assert 1 < len(rewards) < 13  # terminated
     np.testing.assert_allclose(result.episode_return, [[np.sum(rewards)]], rtol=1e-6)
+    weights = 0.9 ** np.arange(len(rewards))
+    np.testing.assert_allclose(result.discounted_return, [[weights @ rewards]], rtol=1e-6)

@@ -34,7 +34,7 @@ def test_every_example_is_listed():
     assert sorted(path.stem for path in (ROOT / "examples").glob("*.py")) == sorted(EXAMPLES)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [pytest.param("own_loop", marks=pytest.mark.slow), "ube_in_jax"])
 def test_example_prints_finite_numbers(name):
     words = [word for line in printed(name) for word in line]
     assert words
@@ -47,6 +47,7 @@ def rows(name, label):
     return np.array(found, float)
 
 
+@pytest.mark.slow
 def test_own_loop_plays_whole_episodes_with_the_rewards_of_the_task():
     lines = printed("own_loop")
     assert [line[1] for line in lines] == ["200:", "400:", "600:", "800:", "1000:"]

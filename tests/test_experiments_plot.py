@@ -253,11 +253,13 @@ def test_methods_keep_their_colours_and_settings_have_lines_and_letters(tmp_path
             run("new", 2, risk=0.0, rollout_length=25),
         ]
     )
-    looks, spelled = figures.looks_of(curves)
+    styles, spelled = figures.curve_styles(curves)
     upper_bound = {
-        curve.seed: looks[curve.env, curve.label] for curve in curves if curve.name == "upper_bound"
+        curve.seed: styles[curve.env, curve.label]
+        for curve in curves
+        if curve.name == "upper_bound"
     }
-    new = {curve.seed: looks[curve.env, curve.label] for curve in curves if curve.name == "new"}
+    new = {curve.seed: styles[curve.env, curve.label] for curve in curves if curve.name == "new"}
     # Rollouts of 25 steps and a risk of 1 are the commonest where such settings differ; all runs of
     # the other method have the same risk.
     assert spelled == {
@@ -272,7 +274,7 @@ def test_methods_keep_their_colours_and_settings_have_lines_and_letters(tmp_path
     assert upper_bound[1].line == new[0].line == "-" != upper_bound[0].line == new[1].line
     assert style.colors(["mbpo", "z"])["mbpo"] == style.colors(["mbpo"])["mbpo"]
     # One run is nothing to tell apart.
-    assert figures.looks_of(curves[:1])[1] == {}
+    assert figures.curve_styles(curves[:1])[1] == {}
 
 
 def test_settings_that_only_some_runs_know(tmp_path):

@@ -175,7 +175,10 @@ def test_policy_that_is_not_there_is_named(tmp_path):
         qusac_jax.load_policy(tmp_path)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGKILL, -9), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_interrupted_and_continued_equals_undisturbed(finished, tmp_path, number, code):
     workdir = tmp_path / "interrupted"
     process = start(*TINY, f"--workdir={workdir}")
@@ -303,6 +306,11 @@ def test_help_is_no_mistake():
         (["--env=cartpole_swing"], "cartpole_swingup"),
         (["--method=uper_bound"], "did you mean 'upper_bound'"),
         (["--preset=mpbo"], "did you mean 'mbpo'"),
+        (["--termination=hoper"], "termination 'hoper' is unknown (did you mean 'hopper'"),
+        (
+            ["--termination=never", "--config.dynamics.learn_termination=true"],
+            "termination is given twice",
+        ),
         (["--config.discount=1.0"], "discount must lie in [0, 1), got 1.0"),
         (["--num_seeds=0"], "num_seeds=0: 0 is not a positive integer"),
         (["--seed=2147483647", "--num_seeds=2"], "must be below 2**31, got 2147483648"),

@@ -57,16 +57,16 @@ def test_solvers_and_their_gradients(solve):
 @pytest.mark.parametrize("method", ["exact_ube", "psrl", "moments"])
 def test_tabular_experiment(method):
     environment = tabular_environments.deep_sea(5)
-    world = experiment.make_world(environment)
+    on_device = experiment.to_device(environment)
     config = experiment.Config(agent=tabular_agent.Config(method=method), seed_axis="vmap")
 
     def run(keys):
         init = functools.partial(experiment.init, environment, config=config)
         return experiment.run_chunk(
-            world,
+            on_device,
             jax.vmap(init)(jax.random.wrap_key_data(keys)),
             num_episodes=3,
-            horizon=environment.horizon,
+            episode_length=environment.episode_length,
             config=config,
         )
 

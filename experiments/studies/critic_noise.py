@@ -28,14 +28,16 @@ def make_flags() -> flags.FlagValues:
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_float(
-        "gain", 10.0, "Of the critics' orthogonal weights; 10 in the paper.", **define
+        "gain", 10.0, "of the critics' orthogonal weights; 10 in the paper", **define
     )
-    flags.DEFINE_float("discount", 0.99, "In [0, 1).", **define)
-    flags.DEFINE_float("learning_rate", 3e-4, "Of the critics.", **define)
-    flags.DEFINE_integer("width", 256, "Of the critics' two layers.", **define)
-    flags.DEFINE_integer("batch_size", 256, "Transitions per critic and update.", **define)
-    flags.DEFINE_integer("updates", 5_000, "Between two lines.", lower_bound=1, **define)
-    flags.DEFINE_integer("lines", 4, "Of output.", lower_bound=1, **define)
+    flags.DEFINE_float("discount", 0.99, "in [0, 1)", **define)
+    flags.DEFINE_float("learning_rate", 3e-4, "of the critics", **define)
+    flags.DEFINE_integer("width", 256, "of the critics' two layers", **define)
+    flags.DEFINE_integer("batch_size", 256, "transitions per critic and update", **define)
+    flags.DEFINE_integer(
+        "updates", 5_000, "gradient updates between two lines", lower_bound=1, **define
+    )
+    flags.DEFINE_integer("lines", 4, "lines to print", lower_bound=1, **define)
     return values
 
 

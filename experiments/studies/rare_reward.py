@@ -37,13 +37,13 @@ def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_enum("env", "cartpole_swingup", list(_UPRIGHT), "Task.", **define)
-    flags.DEFINE_multi_float("nll_beta", [0.0, 0.5, 0.75, 1.0], "One or more.", **define)
-    flags.DEFINE_multi_float("ema_decay", [0.0, 0.99], "One or more.", **define)
-    flags.DEFINE_integer("rewarded", 10, "Rewarded transitions.", lower_bound=1, **define)
-    flags.DEFINE_integer("data", 10_000, "Other transitions.", lower_bound=100, **define)
-    flags.DEFINE_integer("fits", 8, "One after the other.", lower_bound=1, **define)
-    flags.DEFINE_integer("width", 128, "Of the models' three layers.", lower_bound=1, **define)
+    flags.DEFINE_enum("env", "cartpole_swingup", list(_UPRIGHT), "task", **define)
+    flags.DEFINE_multi_float("nll_beta", [0.0, 0.5, 0.75, 1.0], "weight of rare targets", **define)
+    flags.DEFINE_multi_float("ema_decay", [0.0, 0.99], "decay of the averaged weights", **define)
+    flags.DEFINE_integer("rewarded", 10, "rewarded transitions", lower_bound=1, **define)
+    flags.DEFINE_integer("data", 10_000, "other transitions", lower_bound=100, **define)
+    flags.DEFINE_integer("fits", 8, "fits in a row", lower_bound=1, **define)
+    flags.DEFINE_integer("width", 128, "of the models' three layers", lower_bound=1, **define)
     return values
 
 
@@ -111,12 +111,12 @@ def measure(
     """One row per fit; `near` and `data` are new transitions, upright ones and all others."""
     state = agent.init(jax.random.key(0), config=config, task=task)
     state = state._replace(replay=replay.add(state.replay, train))
-    fit = jax.jit(functools.partial(agent.fit_dynamics, config=config, task=task))
+    fit = jax.jit(functools.partial(agent.fit, config=config, task=task))
     predict = jax.jit(functools.partial(agent.predict, config=config, task=task))
     rms = lambda x: float(jnp.sqrt(jnp.mean(jnp.square(x))))
     rows = []
-    for i in range(fits):
-        state, report = fit(state, jax.random.key(i))
+    for _ in range(fits):
+        state, report = fit(state)
         mean, _ = predict(state.dynamics, near.observation, near.action)
         mean_data, std_data = predict(state.dynamics, data.observation, data.action)
         rows.append(
@@ -159,8 +159,7 @@ def main(argv: Sequence[str] = sys.argv) -> int:
         print(f"{name}: {options.rewarded} transitions set upright, {rewarded} found by chance\n")
         print("| nll_beta | ema | fit | epochs | reward | upright error | data error | deviation |")
         print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-        sizes = train.observation.shape[-1], train.action.shape[-1]
-        task = Task(*sizes, environments.termination_fn(name))
+        task = environments.spec(name).task()
         for config in configs:
             for i, row in enumerate(measure(config, task, train, near, data, options.fits), 1):
                 fit = config.dynamics

@@ -67,10 +67,10 @@ def errors(seed: int, *, discount: float = 0.9) -> list[float]:
 
 
 def make_flags() -> flags.FlagValues:
-    """The flags of this command, apart from those of other modules."""
+    """The flags of this command."""
     values = flags.FlagValues()
-    flags.DEFINE_string("path", "runs/moments.png", "Of the figure.", flag_values=values)
-    flags.DEFINE_integer("num_seeds", 5, "Random MDPs.", 1, flag_values=values)
+    flags.DEFINE_string("path", "runs/moments.png", "of the figure", flag_values=values)
+    flags.DEFINE_integer("num_seeds", 5, "random MDPs", 1, flag_values=values)
     return values
 
 

@@ -9,7 +9,7 @@ from qusac_jax.datasets.scores import ScoreReference, normalized_score
 
 if TYPE_CHECKING:
     from qusac_jax.environments import Spec
-    from qusac_jax.qusac.replay import Transition
+    from qusac_jax.task import Transition
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -57,7 +57,7 @@ class Dataset:
         Returns:
             Transitions `[T, ...]`.
         """
-        from qusac_jax.qusac.replay import Transition  # brings jax
+        from qusac_jax.task import Transition  # brings jax
 
         fields: tuple[Any, ...] = (
             self.observation,

@@ -10,7 +10,11 @@ from gymnasium import spaces, wrappers
 
 from qusac_jax.environments.action_cost import ActionCost
 from qusac_jax.environments.names import ParsedName, load_suite, parse_name
-from qusac_jax.environments.termination import termination_fn, termination_name
+from qusac_jax.environments.termination import (
+    check_termination,
+    termination_fn,
+    termination_name,
+)
 from qusac_jax.task import Task, TerminationFn
 
 DEFAULT_EPISODE_STEPS = 1000  # where neither the task nor Gymnasium's registry has a limit
@@ -34,9 +38,14 @@ class Spec(NamedTuple):
             termination: overrides the environment's own, as for `termination_fn`.
 
         Raises:
-            ValueError: if it is not known when an episode ends, and not said.
+            ValueError: if it is not known when an episode ends, and not said, or if the function
+                given does not answer that for observations and actions of these sizes.
         """
         ends = termination_fn(self.name, termination)
+        if termination is not None:
+            check_termination(
+                ends, observation_size=self.observation_size, action_size=self.action_size
+            )
         return Task(self.observation_size, self.action_size, ends)
 
 

@@ -6,15 +6,18 @@ observation. Hopper, Walker2d and HalfCheetah have the same observations and hea
 and v3, the versions that D4RL's data come from, and share the functions; the versions differ in
 rewards and physics only (v5 pays for being healthy only while healthy, and Walker2d-v5 has another
 friction of the right foot). The choice of a function is static; the functions are traceable and
-map over any leading axes. Axes: O observation size, A action size.
+map over any leading axes. One of your own is named `MODULE:FUNCTION`. Axes: O observation size,
+A action size.
 """
 
+import importlib
 import types
 from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 
+from qusac_jax._messages import did_you_mean
 from qusac_jax.environments.names import parse_name
 from qusac_jax.task import TerminationFn
 
@@ -159,26 +162,91 @@ def termination_fn(name: str, termination: str | TerminationFn | None = None) ->
 
     Args:
         name: an environment, as for `make`.
-        termination: overrides the choice: a key of `TERMINATIONS` or a function of your own.
+        termination: overrides the choice: a key of `TERMINATIONS`, a function of your own, or
+            where to find it, `MODULE:FUNCTION`. That imports, and so executes, the module.
 
     Returns:
         A traceable function of observation `[..., O]`, action `[..., A]` and next observation
         `[..., O]`, all as `make`'s environment gives them, that returns booleans `[...]`.
 
     Raises:
-        ValueError: if no function is known for the environment or of this name.
+        ValueError: if no function is known for the environment or of this name, or if the module
+            cannot be imported.
     """
     if callable(termination):
         return termination
     key = termination_name(name) if termination is None else termination
+    if ":" in key:
+        return _import_function(key)
     if key == "unknown":
         raise ValueError(
             f"termination: it is not known when an episode of {name!r} terminates (known: all of "
             f"dmc:, and gym: {', '.join(sorted(GYM_TERMINATIONS))}); pass --termination=never if "
-            f"it never does, another of {', '.join(TERMINATIONS)}, or a function of your own"
+            f"it never does, another of {', '.join(TERMINATIONS)}, or a function of your own as "
+            "MODULE:FUNCTION"
         )
     if key not in TERMINATIONS:
         raise ValueError(
-            f"termination must be one of {', '.join(TERMINATIONS)} or a function, got {key!r}"
+            f"termination {key!r} is unknown{did_you_mean(key, TERMINATIONS)}; choose from "
+            f"{', '.join(TERMINATIONS)}, or a function of your own as MODULE:FUNCTION"
         )
     return TERMINATIONS[key]
+
+
+def check_termination(
+    termination: TerminationFn, *, observation_size: int, action_size: int
+) -> None:
+    """Raises `ValueError` unless a function can be asked when an episode ends.
+
+    It is traced, not run: on two transitions, and on three times two, as it must map over any
+    leading axes.
+
+    Args:
+        termination: what is checked.
+        observation_size: O.
+        action_size: A.
+    """
+    name = f"termination {getattr(termination, '__name__', termination)!r}"
+    for leading in ((2,), (3, 2)):
+        observation = jax.ShapeDtypeStruct((*leading, observation_size), jnp.float32)
+        action = jax.ShapeDtypeStruct((*leading, action_size), jnp.float32)
+        sizes = f"observations {list(observation.shape)} and actions {list(action.shape)}"
+        try:
+            done = jax.eval_shape(termination, observation, action, observation)
+        except Exception as error:  # other people's functions raise anything
+            raise ValueError(
+                f"{name} cannot be traced on {sizes}: {_one_line(error)}; write it with jax.numpy "
+                "as a function of observation, action and next_observation"
+            ) from error
+        given = (getattr(done, "shape", None), getattr(done, "dtype", None))
+        if given != (leading, jnp.bool_):
+            described = f"{given[1]}{list(given[0])}" if given[0] is not None else repr(done)
+            raise ValueError(
+                f"{name} must return booleans {list(leading)} for {sizes}, got {described}; "
+                "index the last axis as next_observation[..., 0] and compare it"
+            )
+
+
+def _import_function(path: str) -> TerminationFn:
+    """The function that `MODULE:FUNCTION` names."""
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise ValueError(f"termination must be named as MODULE:FUNCTION, got {path!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # other people's modules raise anything
+        raise ValueError(
+            f"termination: the module of {path!r} cannot be imported: {_one_line(error)}; name it "
+            "as Python would import it from the current directory, such as package.module:function"
+        ) from error
+    functions = [key for key, value in vars(module).items() if callable(value)]
+    if name not in functions:
+        raise ValueError(
+            f"termination: the module {module_name!r} has no function {name!r}"
+            f"{did_you_mean(name, functions)}; define it there, or name another"
+        )
+    return getattr(module, name)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"

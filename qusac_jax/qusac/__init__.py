@@ -6,7 +6,7 @@ The verbs for a training loop of one's own, as pure functions of a state:
 | --- | --- |
 | `init` | random networks and empty buffers |
 | `observe` | stores transitions |
-| `refresh` | fits the dynamics and rolls them out |
+| `refresh` | fits the dynamics and rolls them out; `fit` and `roll_out` are its halves |
 | `learn` | G gradient updates |
 | `act` | an action of the policy |
 | `train_step` | observe, learn and act in one call |
@@ -22,15 +22,16 @@ from qusac_jax.qusac.agent import (
     act,
     check_ready,
     collect,
+    fit,
     init,
     learn,
     observe,
     refresh,
+    roll_out,
     train_step,
 )
 from qusac_jax.qusac.config import Config, DynamicsConfig
-from qusac_jax.qusac.replay import Transition
-from qusac_jax.task import Task
+from qusac_jax.task import Task, Transition
 
 __all__ = [
     "Config",
@@ -42,11 +43,13 @@ __all__ = [
     "check_ready",
     "collect",
     "diagnostics",
+    "fit",
     "init",
     "learn",
     "observe",
     "presets",
     "refresh",
+    "roll_out",
     "schedule",
     "train_step",
 ]

@@ -23,10 +23,13 @@ from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import fitting, networks, replay, rollouts
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac.config import Config
-from qusac_jax.qusac.replay import Buffer, Transition
-from qusac_jax.task import Task
+from qusac_jax.qusac.penalties import PENALTIES, Penalty
+from qusac_jax.qusac.replay import Buffer
+from qusac_jax.task import Task, TerminationFn, Transition
 
 Metrics = dict[str, jax.Array]
+
+_NO_DYNAMICS = "there are no dynamics: critic_data 'replay' trains without a model"
 
 
 class TrainState(NamedTuple):
@@ -92,27 +95,37 @@ def observe(state: TrainState, transitions: Transition) -> TrainState:
 
     Returns:
         The state with the transitions in D, over the oldest ones where it is full.
+
+    Raises:
+        ValueError: if B exceeds the capacity.
     """
     return state._replace(replay=replay.add(state.replay, transitions))
 
 
-def learn(state: TrainState, *, config: Config, task: Task) -> tuple[TrainState, Metrics]:
-    """G gradient updates on the data that are there (Algorithm 2, lines 12-16).
+def learn(
+    state: TrainState, *, config: Config, task: Task, num_updates: int | None = None
+) -> tuple[TrainState, Metrics]:
+    """Gradient updates on the data that are there (Algorithms 2, lines 12-16, and 3, lines 9-11).
+
+    One compiled loop, however many they are.
 
     Args:
         state: donated. `refresh` must have filled the model's buffers; under `jit` that cannot be
             seen, and `check_ready` outside says it.
         config: hyperparameters.
         task: the environment's sizes.
+        num_updates: static; by default G, `config.updates_per_step`.
 
     Returns:
-        The state and the metrics of the last update, `[]` each.
+        The state and the metrics of the last update, `[]` each: losses, `mean_q`, `mean_sqrt_u`
+        and `alpha`.
 
     Raises:
         ValueError: outside `jit`, if there is nothing to learn from yet.
     """
     key, key_update = jax.random.split(state.key)
-    return _learn(state._replace(key=key), key_update, config=config, task=task)
+    count = config.updates_per_step if num_updates is None else num_updates
+    return _learn(state._replace(key=key), key_update, count, config=config, task=task)
 
 
 def collect(
@@ -165,7 +178,8 @@ def train_step(
     """
     key, key_update, key_act = jax.random.split(state.key, 3)
     state = observe(state._replace(key=key), _batch_of_one(transition))
-    state, metrics = _learn(state, key_update, config=config, task=task)
+    count = config.updates_per_step
+    state, metrics = _learn(state, key_update, count, config=config, task=task)
     action = act(state.actor, observation, key_act, config=config, task=task)
     return state, action, metrics
 
@@ -203,48 +217,46 @@ def refresh(
         ValueError: if the agent has no model.
     """
     key, key_fit, key_roll = jax.random.split(state.key, 3)
-    state, report = fit_dynamics(state._replace(key=key), key_fit, config=config, task=task)
-    return refill(state, key_roll, config=config, task=task), report
+    state, report = _fit(state._replace(key=key), key_fit, config=config, task=task)
+    return _roll_out(state, key_roll, config=config, task=task), report
 
 
-def fit_dynamics(
-    state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task
-) -> tuple[TrainState, fitting.FitReport]:
-    """The first half of `refresh`: fits the dynamics on D, with `key` consumed."""
-    if state.dynamics is None:
-        raise ValueError("there are no dynamics: critic_data 'replay' trains without a model")
-    dynamics, report = fitting.fit(
-        _dynamics_model(config, task),
-        state.dynamics,
-        state.replay,
-        key,
-        config=config.dynamics,
-        batch_size=config.batch_size,
-    )
-    return state._replace(dynamics=dynamics), report
+def fit(state: TrainState, *, config: Config, task: Task) -> tuple[TrainState, fitting.FitReport]:
+    """The first half of `refresh`: fits the dynamics on D (Algorithms 2, line 6, and 3, line 2).
+
+    Args:
+        state: donated; its replay buffer holds at least two transitions.
+        config: hyperparameters; `uses_model` must hold.
+        task: the environment's sizes.
+
+    Returns:
+        The state with the fitted dynamics, and how the fit went.
+
+    Raises:
+        ValueError: if the agent has no model, and outside `jit` if D holds too little.
+    """
+    key, key_fit = jax.random.split(state.key)
+    return _fit(state._replace(key=key), key_fit, config=config, task=task)
 
 
-def refill(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
-    """The second half of `refresh`: rolls the dynamics out into D_model and D_1..D_N."""
-    if state.dynamics is None or state.model_data is None:
-        raise ValueError("there are no dynamics: critic_data 'replay' trains without a model")
+def roll_out(state: TrainState, *, config: Config, task: Task) -> TrainState:
+    """The second half of `refresh`: rolls the dynamics out into D_model and D_1..D_N.
 
-    def policy(observation: jax.Array, key: chex.PRNGKey) -> jax.Array:
-        return act(state.learner.actor, observation, key, config=config, task=task)
+    Algorithms 2, lines 7-9, and 3, lines 5-7.
 
-    model_data, member_data = rollouts.refill(
-        _dynamics_model(config, task),
-        state.dynamics,
-        policy,
-        task.termination,
-        state.replay,
-        state.model_data,
-        state.member_data,
-        key,
-        num_rollouts=_num_rollouts(config),
-        length=config.rollout_length,
-    )
-    return state._replace(model_data=model_data, member_data=member_data)
+    Args:
+        state: donated; rollouts start at states of its replay buffer.
+        config: hyperparameters; `uses_model` must hold.
+        task: the environment's sizes and termination.
+
+    Returns:
+        The state with new rollouts over the oldest ones.
+
+    Raises:
+        ValueError: if the agent has no model.
+    """
+    key, key_roll = jax.random.split(state.key)
+    return _roll_out(state._replace(key=key), key_roll, config=config, task=task)
 
 
 def act(
@@ -255,7 +267,18 @@ def act(
     config: Config,
     task: Task,
 ) -> jax.Array:
-    """The policy's action, `[..., O] -> [..., A]`: drawn with `key`, the mean action without."""
+    """The policy's action: drawn with a key, the mean action without (Algorithm 2, line 11).
+
+    Args:
+        actor: the policy's weights, `TrainState.actor`.
+        observation: `[..., O]`.
+        key: consumed; None for the mean action, with which policies are evaluated.
+        config: hyperparameters.
+        task: the environment's sizes.
+
+    Returns:
+        `[..., A]` in [-1, 1].
+    """
     module = networks.Actor(config.actor_hidden, task.action_size)
     if key is None:
         return networks.mean_action(module, actor, observation)
@@ -285,8 +308,49 @@ def predict(
     return dynamics_lib.predict(_dynamics_model(config, task), dynamics, observation, action)
 
 
-def _learn(
+def _fit(
     state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task
+) -> tuple[TrainState, fitting.FitReport]:
+    if state.dynamics is None:
+        raise ValueError(_NO_DYNAMICS)
+    if is_concrete(state.replay.size) and np.any(state.replay.size < 2):
+        raise ValueError("D holds fewer than two transitions: `observe` more before the first fit")
+    dynamics, report = fitting.fit(
+        _dynamics_model(config, task),
+        state.dynamics,
+        state.replay,
+        key,
+        config=config.dynamics,
+        batch_size=config.batch_size,
+    )
+    return state._replace(dynamics=dynamics), report
+
+
+def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
+    if state.dynamics is None or state.model_data is None:
+        raise ValueError(_NO_DYNAMICS)
+
+    def policy(observation: jax.Array, key: chex.PRNGKey) -> jax.Array:
+        return act(state.actor, observation, key, config=config, task=task)
+
+    model_data, member_data = rollouts.refill(
+        _dynamics_model(config, task),
+        state.dynamics,
+        policy,
+        _termination(state.dynamics, config, task),
+        state.replay,
+        state.model_data,
+        state.member_data,
+        key,
+        num_rollouts=_num_rollouts(config),
+        length=config.rollout_length,
+        penalty=_penalty(config),
+    )
+    return state._replace(model_data=model_data, member_data=member_data)
+
+
+def _learn(
+    state: TrainState, key: chex.PRNGKey, num_updates: int, *, config: Config, task: Task
 ) -> tuple[TrainState, Metrics]:
     """`learn` with a key of its own."""
     if is_concrete(*jax.tree.leaves((state.replay.size, state.model_data))):
@@ -298,7 +362,7 @@ def _learn(
         batches = _sample_batches(state, key_batch, config)
         return learner_lib.update(learner, *batches, predict, key_update, config=config)
 
-    keys = jax.random.split(key, config.updates_per_step)
+    keys = jax.random.split(key, num_updates)
     learner, metrics = jax.lax.scan(update, state.learner, keys)
     return state._replace(learner=learner), jax.tree.map(lambda x: x[-1], metrics)
 
@@ -310,11 +374,16 @@ def _prediction(
     if dynamics is None:
         return None
 
+    ends = _termination(dynamics, config, task)
+
     def predict_ends(observation: jax.Array, action: jax.Array):
         mean, _ = predict(dynamics, observation, action, config=config, task=task)
-        next_observation, reward = mean[..., :-1], mean[..., -1]
+        # As in rollouts: beyond the range of D, no critic has been trained, and what they say there
+        # would count as disagreement of the members.
+        next_observation = dynamics_lib.clip_observation(dynamics, mean[..., :-1])
+        reward = mean[..., -1]
         per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
-        terminated = task.termination(per_member(observation), per_member(action), next_observation)
+        terminated = ends(per_member(observation), per_member(action), next_observation)
         return next_observation, reward, terminated
 
     return predict_ends
@@ -323,16 +392,28 @@ def _prediction(
 def _sample_batches(
     state: TrainState, key: chex.PRNGKey, config: Config
 ) -> tuple[Transition, Transition]:
-    """One batch per critic group `[N, B, ...]`, and one for U-net and actor `[B, ...]`."""
+    """One batch per critic group `[N, B, ...]`, and one for U-net and actor `[B, ...]`.
+
+    The first `num_real` transitions of each are from D, the others by the model.
+    """
     key_critic, key_policy = jax.random.split(key)
-    size = config.batch_size
-    shared = state.replay if state.model_data is None else state.model_data
+
+    def sample(model_data: Buffer | None, key: chex.PRNGKey) -> Transition:
+        if model_data is None:
+            return replay.sample(state.replay, key, config.batch_size)
+        if not config.num_real:
+            return replay.sample(model_data, key, config.batch_size)
+        key_real, key_model = jax.random.split(key)
+        real = replay.sample(state.replay, key_real, config.num_real)
+        model = replay.sample(model_data, key_model, config.batch_size - config.num_real)
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts), real, model)
+
     if state.member_data is not None:
         keys = jax.random.split(key_critic, config.num_members)
-        critic = jax.vmap(lambda b, k: replay.sample(b, k, size))(state.member_data, keys)
+        critic = jax.vmap(sample)(state.member_data, keys)
     else:
-        critic = jax.tree.map(lambda x: x[None], replay.sample(shared, key_critic, size))
-    return critic, replay.sample(shared, key_policy, size)
+        critic = jax.tree.map(lambda x: x[None], sample(state.model_data, key_critic))
+    return critic, sample(state.model_data, key_policy)
 
 
 def _batch_of_one(transition: Transition) -> Transition:
@@ -345,6 +426,21 @@ def _dynamics_model(config: Config, task: Task) -> networks.Dynamics:
         observation_size=task.observation_size,
         num_members=config.num_members,
     )
+
+
+def _termination(dynamics: dynamics_lib.Dynamics, config: Config, task: Task) -> TerminationFn:
+    """When an episode ends, for what the model predicts: as given, or as learned."""
+    if config.dynamics.learn_termination:
+        return dynamics_lib.termination(_dynamics_model(config, task), dynamics)
+    return task.termination
+
+
+def _penalty(config: Config) -> Penalty | None:
+    """What rollouts take off the reward: λ times the penalty of the configuration."""
+    if config.penalty is None:
+        return None
+    penalty = PENALTIES[config.penalty]
+    return lambda mean, std: config.penalty_scale * penalty(mean, std)
 
 
 def _num_rollouts(config: Config) -> int:

@@ -6,6 +6,8 @@ from typing import Literal, get_args
 from qusac_jax import _fields
 from qusac_jax._fields import checked
 from qusac_jax.qusac import uncertainty
+from qusac_jax.qusac.penalties import PENALTIES
+from qusac_jax.qusac.regularizers import REGULARIZERS
 
 CriticData = Literal["member", "model", "replay"]
 
@@ -28,10 +30,14 @@ class DynamicsConfig:
         ValueError: at construction, naming the field, its value and the remedy.
     """
 
-    hidden: tuple[int, ...] = checked((200, 200, 200, 200), _fields.layer_sizes)
-    learning_rate: float = checked(1e-3, _fields.positive)
+    hidden: tuple[int, ...] = checked((200, 200, 200, 200), _fields.layer_sizes)  # of each member
+    learning_rate: float = checked(1e-3, _fields.positive)  # of Adam
     init_scale: float = checked(2.0, _fields.positive)  # widens the truncated-normal weights
     normalize_inputs: bool = checked(False, _fields.boolean)  # by the statistics of D
+    # Rollouts stay inside the range that the observations of D have, per dimension.
+    clip_observations: bool = checked(False, _fields.boolean)
+    # Members learn from D when an episode ends; rollouts ask them instead of `Task.termination`.
+    learn_termination: bool = checked(False, _fields.boolean)
     # 0: maximum likelihood (the paper); above, rare targets count for more.
     nll_beta: float = checked(0.75, _fields.fraction)
     # Random functions added to the members' rewards; 0: none.
@@ -42,7 +48,7 @@ class DynamicsConfig:
     holdout_every: int = checked(20, _fields.integer(2, "20 holds out 5 % of the data"))
     patience: int = checked(1, _fields.integer(1))  # epochs without a better member before a stop
     improvement: float = checked(0.01, _fields.fraction)  # relative, of a held-out error
-    max_epochs: int = checked(50, _fields.integer(1))
+    max_epochs: int = checked(50, _fields.integer(1))  # per fit
     # Per fit, in whole epochs, at least one; 2,500 are the paper's F x G updates.
     max_steps: int = checked(2_500, _fields.integer(1))
     # Averages the weights of a fit's steps; 0: those of the last step.
@@ -91,23 +97,28 @@ class Config:
     )
     batch_size: int = checked(256, _fields.integer(1))  # B, for every network
     updates_per_step: int = checked(10, _fields.integer(1))  # G, per environment step
-    actor_hidden: tuple[int, ...] = checked((128, 128), _fields.layer_sizes)
-    critic_hidden: tuple[int, ...] = checked((256, 256), _fields.layer_sizes)
-    unet_hidden: tuple[int, ...] = checked((256, 256), _fields.layer_sizes)
-    actor_learning_rate: float = checked(3e-4, _fields.positive)
-    critic_learning_rate: float = checked(3e-4, _fields.positive)
-    unet_learning_rate: float = checked(3e-4, _fields.positive)
-    temperature_learning_rate: float = checked(3e-4, _fields.positive)
+    actor_hidden: tuple[int, ...] = checked((128, 128), _fields.layer_sizes)  # of the policy
+    critic_hidden: tuple[int, ...] = checked((256, 256), _fields.layer_sizes)  # of each critic
+    unet_hidden: tuple[int, ...] = checked((256, 256), _fields.layer_sizes)  # of the U-net
+    actor_learning_rate: float = checked(3e-4, _fields.positive)  # of Adam
+    critic_learning_rate: float = checked(3e-4, _fields.positive)  # of Adam
+    unet_learning_rate: float = checked(3e-4, _fields.positive)  # of Adam
+    temperature_learning_rate: float = checked(3e-4, _fields.positive)  # of Adam, on log α
     target_rate: float = checked(0.005, _fields.fraction)  # τ, Polyak step of targets per update
     initial_temperature: float = checked(1.0, _fields.positive)  # α at the start
     target_entropy: float | None = checked(None, _fields.finite_or_none)  # None: minus action size
     critic_init_gain: float = checked(1.0, _fields.positive)  # of the orthogonal weights
+    regularizer: str | None = None  # of the critics: combo, or None
+    regularizer_weight: float = checked(  # of it, beside the squared residuals; combo: 2 β
+        1.0, _fields.at_least(0, "1 weighs it as COMBO does with β = 0.5")
+    )
 
-    # Data from the environment.
+    # Data.
     replay_capacity: int = checked(100_000, _fields.integer(1))  # of D
     warmup_steps: int = checked(  # steps under the initial policy before anything is trained
         5_000, _fields.integer(_LEAST_WARMUP, "the model needs data to fit and to hold out")
     )
+    real_ratio: float = checked(0.0, _fields.fraction)  # of every batch from D, the rest by models
 
     # Dynamics ensemble and its rollouts.
     dynamics: DynamicsConfig = DynamicsConfig()
@@ -115,6 +126,10 @@ class Config:
     rollouts_per_step: int = checked(400, _fields.integer(1))  # L, so L x F rollouts per refresh
     rollout_length: int = checked(5, _fields.integer(1))  # k
     retain_refreshes: int = checked(1, _fields.integer(1))  # Δ, until D_model is overwritten
+    penalty: str | None = None  # taken off the rewards of rollouts: mopo, or None
+    penalty_scale: float = checked(  # λ of that penalty
+        1.0, _fields.at_least(0, "1 is the paper's for MOPO, 0 takes nothing off")
+    )
 
     def __post_init__(self) -> None:
         """Checks every field and what must go together."""
@@ -128,6 +143,7 @@ class Config:
                 "replay_capacity"
             )
         self._check_enough_to_disagree()
+        self._check_penalty_and_regularizer()
 
     def _check_enough_to_disagree(self) -> None:
         method = uncertainty.METHODS[self.method]
@@ -144,10 +160,34 @@ class Config:
                 f"{given}; use num_members 2 or more with critic_data 'member', or another method"
             )
 
+    def _check_penalty_and_regularizer(self) -> None:
+        if self.penalty is not None:
+            _fields.check_choice("penalty", self.penalty, tuple(PENALTIES))
+            if not self.uses_model:
+                raise ValueError(
+                    f"penalty {self.penalty!r} is taken off the rewards of model rollouts, which "
+                    f"critic_data 'replay' does without; use critic_data 'model' or 'member', or "
+                    "leave the penalty out"
+                )
+        if self.regularizer is not None:
+            _fields.check_choice("regularizer", self.regularizer, tuple(REGULARIZERS))
+            if not (self.uses_model and 0 < self.num_real < self.batch_size):
+                raise ValueError(
+                    f"regularizer {self.regularizer!r} compares real and model transitions of a "
+                    f"batch, got critic_data {self.critic_data!r} with real_ratio "
+                    f"{self.real_ratio} of batch_size {self.batch_size}; use critic_data 'model' "
+                    "or 'member' with a real_ratio such as 0.5"
+                )
+
     @property
     def uses_model(self) -> bool:
         """Whether dynamics are learned and rolled out."""
         return self.critic_data != "replay"
+
+    @property
+    def num_real(self) -> int:
+        """Transitions of D in a batch beside model data; they come first."""
+        return round(self.real_ratio * self.batch_size)
 
     @property
     def uses_unet(self) -> bool:

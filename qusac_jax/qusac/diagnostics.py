@@ -104,9 +104,34 @@ def describe_values(
     }
 
 
+def values_at(
+    state: agent.TrainState, observation: jax.Array, *, config: Config, task: Task
+) -> tuple[jax.Array, jax.Array]:
+    """What the agent expects of its mean action.
+
+    Args:
+        state: not donated.
+        observation: `[B, O]`.
+        config: hyperparameters.
+        task: the environment's sizes.
+
+    Returns:
+        Q `[B]`, the mean over critic groups of their least critic, and sqrt(U) `[B]`. Q holds the
+        entropy bonus of later actions, of the size alpha times entropy per step.
+    """
+    parts = learner.build(config, task.action_size)
+    action = networks.mean_action(parts.actor, state.actor, observation)
+    q = networks.apply(parts.critic, state.learner.critic, observation, action)
+    std = learner.value_std(parts, state.learner, observation, action, q)
+    return jnp.mean(losses.group_value(q), axis=0), std
+
+
 def finite_parts(state: agent.TrainState) -> dict[str, jax.Array]:
     """Whether all numbers are finite, `[]` for each part of the learner and for the dynamics."""
-    parts = {**state.learner._asdict(), "dynamics": state.dynamics}
+    dynamics = state.dynamics
+    if dynamics is not None:  # bounds that are infinite do not bind, which is no divergence
+        dynamics = dynamics._replace(observation_min=None, observation_max=None)
+    parts = {**state.learner._asdict(), "dynamics": dynamics}
     finite = lambda part: [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(part)]
     return {name: jnp.all(jnp.array([True, *finite(part)])) for name, part in parts.items()}
 

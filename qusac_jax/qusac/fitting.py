@@ -1,7 +1,7 @@
 """Fits the probabilistic ensemble by maximum likelihood (Algorithms 2, line 6, and 3, line 2).
 
 Every `holdout_every`-th slot of the buffer is never trained on, in any fit, so the held-out error
-is honest although the weights carry over from fit to fit. What is judged, kept and returned are
+is honest although the weights carry over from fit to fit. What is evaluated, kept and returned is
 not the weights that the gradient steps lead to but their exponential moving average since the fit
 began. At Adam's constant rate the weights do not come to rest: each member would be wrong by what
 its last few batches asked for, differently from the others, and where it has the most data, too.
@@ -23,7 +23,12 @@ import optax
 
 from qusac_jax.qusac import networks, replay
 from qusac_jax.qusac.config import DynamicsConfig
-from qusac_jax.qusac.dynamics import Dynamics, optimizer, scale_inputs
+from qusac_jax.qusac.dynamics import (
+    Dynamics,
+    optimizer,
+    scale_inputs,
+    scale_termination_inputs,
+)
 
 # What draws the soft bounds of the variances together (Chua et al., 2018, appendix A).
 _BOUND_WEIGHT = 0.01
@@ -113,6 +118,8 @@ def fit(
     """
     if config.normalize_inputs:
         dynamics = _with_input_statistics(dynamics, buffer)
+    if config.clip_observations:
+        dynamics = _with_observation_range(dynamics, buffer)
     num_train = buffer.size - _num_holdout(buffer, config)
     num_steps = (num_train + batch_size - 1) // batch_size
     problem = _Problem(model, config, batch_size, dynamics, buffer, num_train, num_steps)
@@ -202,7 +209,24 @@ def _loss(
     bounds = params["params"]
     width = bounds["max_log_var"] - bounds["min_log_var"]
     pull = width * jnp.mean(nll_weight(log_var, beta), axis=1)
-    return jnp.sum(per_member) + _BOUND_WEIGHT * jnp.sum(pull), per_member
+    total = jnp.sum(per_member) + _BOUND_WEIGHT * jnp.sum(pull)
+    if problem.config.learn_termination:
+        # Other weights than those of the means and variances, which it therefore leaves alone.
+        total += _termination_loss(problem, slots, is_there, params)
+    return total, per_member
+
+
+def _termination_loss(
+    problem: _Problem, slots: jax.Array, is_there: jax.Array, params: networks.Params
+) -> jax.Array:
+    """Cross-entropy of the members' ends `[]`, summed over members, on the slots `[N, B]`."""
+    batch = jax.tree.map(lambda x: x[slots], problem.buffer.data)
+    inputs = scale_termination_inputs(
+        problem.dynamics, batch.observation, batch.action, batch.next_observation
+    )
+    logits = networks.termination_logits(problem.model, params, inputs)
+    loss = optax.sigmoid_binary_cross_entropy(logits, batch.terminated)
+    return jnp.sum(loss * is_there) / jnp.sum(is_there)
 
 
 def _keep_better(problem: _Problem, progress: _Progress, averaged: networks.Params) -> _Progress:
@@ -319,3 +343,15 @@ def _with_input_statistics(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamic
     var = jnp.sum(jnp.where(valid, jnp.square(inputs - mean), 0.0), axis=0) / count
     std = jnp.where(var > _MIN_INPUT_VARIANCE, jnp.sqrt(var), 1.0)
     return dynamics._replace(input_mean=mean, input_std=std)
+
+
+def _with_observation_range(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:
+    """With next observations: what ends an episode is reached by them only."""
+    data = buffer.data
+    valid = (jnp.arange(data.reward.shape[0]) < buffer.size)[:, None]
+    lowest = lambda x: jnp.min(jnp.where(valid, x, jnp.inf), axis=0)
+    highest = lambda x: jnp.max(jnp.where(valid, x, -jnp.inf), axis=0)
+    return dynamics._replace(
+        observation_min=jnp.minimum(lowest(data.observation), lowest(data.next_observation)),
+        observation_max=jnp.maximum(highest(data.observation), highest(data.next_observation)),
+    )

@@ -14,6 +14,7 @@ import optax
 
 from qusac_jax.qusac import losses, networks, replay, uncertainty
 from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.regularizers import REGULARIZERS
 
 # What each member of the model expects after (observation [B, O], action [B, A]): the next
 # observation [N, B, O], the reward [N, B], and whether the episode ends there [N, B].
@@ -108,7 +109,8 @@ def update(
 
     Args:
         learner: what to update.
-        critic_batch: `[N, B, ...]`, one batch per critic group.
+        critic_batch: `[N, B, ...]`, one batch per critic group, `config.num_real` transitions of D
+            first.
         policy_batch: `[B, ...]` for the U-net and the actor.
         predict: the model, for methods that look ahead; None without one.
         key: consumed.
@@ -133,6 +135,7 @@ def update(
 def _update_critic(
     parts: Parts, learner: Learner, batch: replay.Transition, key: chex.PRNGKey
 ) -> tuple[Learner, jax.Array]:
+    config = parts.config
     next_action, next_log_prob = networks.sample_action(
         parts.actor, learner.actor, batch.next_observation, key
     )
@@ -142,17 +145,26 @@ def _update_critic(
         networks.apply(parts.critic, learner.target_critic, batch.next_observation, next_action),
         next_log_prob,
         jnp.exp(learner.log_temperature),
-        parts.config.discount,
+        config.discount,
     )
 
     def loss(params: networks.Params) -> jax.Array:
         q = networks.apply(parts.critic, params, batch.observation, batch.action)
-        return losses.critic_loss(q, target)
+        value = losses.critic_loss(q, target)
+        if config.regularizer is not None:
+            value += _regularization(config.regularizer, config, q)
+        return value
 
     value, grads = jax.value_and_grad(loss)(learner.critic)
     updates, opt = parts.critic_optimizer.update(grads, learner.critic_opt)
     critic = optax.apply_updates(learner.critic, updates)
     return learner._replace(critic=critic, critic_opt=opt), value
+
+
+def _regularization(regularizer: str, config: Config, q: jax.Array) -> jax.Array:
+    """What is added to the critics' loss; `q` `[N, M, B]`, the real transitions first."""
+    is_real = jnp.arange(q.shape[-1]) < config.num_real
+    return config.regularizer_weight * REGULARIZERS[regularizer](q, is_real)
 
 
 def _update_unet(

@@ -7,12 +7,20 @@ from collections.abc import Mapping
 from qusac_jax import _fields
 from qusac_jax.qusac.config import Config
 
+_MBPO = Config(method="ensemble_mean", risk=0.0, num_critics=2, critic_data="model")
+# Batches half of D, half of model data: the data mixing of appendix E.1.
+_OFFLINE_MBPO = dataclasses.replace(_MBPO, real_ratio=0.5)
+
 PRESETS: Mapping[str, Config] = types.MappingProxyType(
     {
         # Algorithm 2 with the online hyperparameters.
         "qusac": Config(),
         # Janner et al. (2019): clipped double Q-learning on D_model, no use of uncertainty.
-        "mbpo": Config(method="ensemble_mean", risk=0.0, num_critics=2, critic_data="model"),
+        "mbpo": _MBPO,
+        # Yu et al. (2020), as the paper implements it for its offline comparison (appendix E.1).
+        "mopo": dataclasses.replace(_OFFLINE_MBPO, penalty="mopo"),
+        # Yu et al. (2021): conservative critics on model data.
+        "combo": dataclasses.replace(_OFFLINE_MBPO, regularizer="combo"),
         # Haarnoja et al. (2018): the same without a model, one update per step on D.
         "sac": Config(
             method="ensemble_mean",
@@ -23,33 +31,68 @@ PRESETS: Mapping[str, Config] = types.MappingProxyType(
         ),
     }
 )
-# paper: the tables of appendix D.1. small: what a laptop does, about a sixth of the work per step.
+# paper: the tables of appendices D.1 and E.1. small: what a laptop does.
 SIZES: tuple[str, ...] = ("paper", "small")
 
 
-def get(name: str, size: str = "paper") -> Config:
+def get(name: str, size: str = "paper", *, is_offline: bool = False) -> Config:
     """The preset of that name.
 
     Args:
         name: a key of `PRESETS`.
         size: one of `SIZES`.
+        is_offline: whether it learns from a dataset (Algorithm 3).
 
     Raises:
         ValueError: if there is no such preset or size.
     """
     _fields.check_choice("preset", name, tuple(PRESETS))
     _fields.check_choice("size", size, SIZES)
-    return PRESETS[name] if size == "paper" else small(PRESETS[name])
+    config = offline(PRESETS[name]) if is_offline else PRESETS[name]
+    return config if size == "paper" else small(config, is_offline=is_offline)
 
 
-def small(config: Config) -> Config:
+def offline(config: Config) -> Config:
+    """The same algorithm with the offline hyperparameters of appendix E.1.
+
+    λ becomes -1 where uncertainty is used. The table names no U-net, which gets the critics' sizes.
+    """
+    return dataclasses.replace(
+        config,
+        risk=-1.0 if config.risk else 0.0,
+        batch_size=512,
+        actor_hidden=(256, 256, 256),
+        critic_hidden=(256, 256, 256),
+        unet_hidden=(256, 256, 256),
+        actor_learning_rate=3e-5,
+        replay_capacity=1_000_000,
+        real_ratio=0.5,
+        fit_every=1_000,
+        rollouts_per_step=50,
+        rollout_length=15,
+        retain_refreshes=5,
+        # One fit, on all of the data, until it is done.
+        dynamics=dataclasses.replace(
+            config.dynamics,
+            normalize_inputs=True,
+            clip_observations=True,
+            patience=5,
+            max_epochs=100,
+            max_steps=10**6,
+        ),
+    )
+
+
+def small(config: Config, *, is_offline: bool = False) -> Config:
     """The same algorithm with smaller networks, batches and model data."""
     return dataclasses.replace(
         config,
         batch_size=128,
+        actor_hidden=(128, 128),
         critic_hidden=(128, 128),
         unet_hidden=(128, 128),
         dynamics=dataclasses.replace(config.dynamics, hidden=(128, 128, 128)),
-        fit_every=500,
-        rollouts_per_step=100,
+        fit_every=config.fit_every if is_offline else 500,
+        rollouts_per_step=5 if is_offline else 100,
+        rollout_length=min(config.rollout_length, 5),
     )

@@ -6,15 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-
-class Transition(NamedTuple):
-    """One step, or any batch of steps along leading axes."""
-
-    observation: jax.Array  # [..., O]
-    action: jax.Array  # [..., A] in [-1, 1]
-    reward: jax.Array  # [...]
-    next_observation: jax.Array  # [..., O] the successor, never the first of a new episode
-    terminated: jax.Array  # [...] bool, true only where the task ended; a time limit is not an end
+from qusac_jax.task import Transition
 
 
 class Buffer(NamedTuple):
@@ -80,3 +72,9 @@ def sample(buffer: Buffer, key: chex.PRNGKey, batch_size: int) -> Transition:
     """
     slots = jax.random.randint(key, (batch_size,), 0, jnp.maximum(buffer.size, 1))
     return jax.tree.map(lambda x: x[slots], buffer.data)
+
+
+def full(transitions: Transition) -> Buffer:
+    """A buffer that holds exactly these transitions `[C, ...]`."""
+    count = jnp.int32(transitions.reward.shape[0])
+    return Buffer(jax.tree.map(jnp.asarray, transitions), jnp.zeros((), jnp.int32), count)

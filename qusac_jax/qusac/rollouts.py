@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import networks, replay
+from qusac_jax.qusac.penalties import Penalty
 from qusac_jax.task import TerminationFn
 
 Policy = Callable[[jax.Array, chex.PRNGKey], jax.Array]
@@ -30,6 +31,7 @@ def rollout(
     *,
     length: int,
     randomize_members: bool,
+    penalty: Penalty | None = None,
 ) -> tuple[replay.Transition, jax.Array]:
     """Rolls the policy through the learned dynamics, sampling next states and rewards.
 
@@ -46,6 +48,8 @@ def rollout(
         key: consumed.
         length: K.
         randomize_members: which of the two.
+        penalty: what is taken off the rewards, by the predictions of all members at a pair; None
+            takes nothing off.
 
     Returns:
         Transitions `[K, N, B, ...]` and a mask `[K, N, B]`, false after a predicted termination.
@@ -62,7 +66,13 @@ def rollout(
         action = policy(observation, key_action)
         mean, std = dynamics_lib.predict(model, dynamics, observation, action)
         drawn = mean + std * jax.random.normal(key_noise, mean.shape)
-        next_observation, reward = drawn[..., :-1], drawn[..., -1]
+        next_observation = dynamics_lib.clip_observation(dynamics, drawn[..., :-1])
+        reward = drawn[..., -1]
+        if penalty is not None:
+            flat = lambda x: x.reshape(-1, x.shape[-1])
+            # Every member at every pair, whoever rolls it out: [N, N B, O + 1].
+            all_members = dynamics_lib.predict(model, dynamics, flat(observation), flat(action))
+            reward -= penalty(*all_members).reshape(reward.shape)
         done = termination(observation, action, next_observation)
         transition = replay.Transition(observation, action, reward, next_observation, done)
         return (next_observation, alive & ~done), (transition, alive)
@@ -94,6 +104,7 @@ def refill(
     *,
     num_rollouts: int,
     length: int,
+    penalty: Penalty | None = None,
 ) -> tuple[replay.Buffer, replay.Buffer | None]:
     """Adds new rollouts from states of D to D_model and to D_1..D_N.
 
@@ -109,6 +120,7 @@ def refill(
         key: consumed.
         num_rollouts: L x F.
         length: K.
+        penalty: see `rollout`.
 
     Returns:
         The two buffers.
@@ -128,6 +140,7 @@ def refill(
             key_roll,
             length=length,
             randomize_members=randomize,
+            penalty=penalty,
         )
 
     def chunk(carry, key: chex.PRNGKey):

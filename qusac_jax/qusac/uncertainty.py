@@ -93,10 +93,10 @@ def gap(next_q: jax.Array) -> jax.Array:
 
 
 def exact_ube(next_q: jax.Array) -> jax.Array:
-    """Local uncertainty whose propagation gives the posterior variance, u of eq. (7).
+    """Local uncertainty whose propagation gives the posterior variance, u of Theorem 1.
 
-    w - g in the words of eq. (7), bellman_exact_reward, and appendix B.3. Clipped at 0, as the
-    U-net represents variances only.
+    w - g in the words of Theorem 2 and appendix B.3; equal to u of eq. (7), bellman_exact_reward.
+    Clipped at 0, as the U-net represents variances only.
 
     Args:
         next_q: `[N, N, J, B]` as for `gap`; w's expectation over actions is the mean over J.
@@ -114,7 +114,7 @@ def _propagated_upper_bound(values: Values, discount: float) -> jax.Array:
 
 
 def _propagated_pombu(values: Values, discount: float) -> jax.Array:
-    """Variance of the rewards (appendix B.1) plus γ² times ŵ of eq. (11)."""
+    """Variance of the rewards (appendix B.1) plus γ² times ŵ of eq. (11), w-hat."""
     local = pombu(jnp.mean(_given(values.next_q), axis=0)[:, 0])
     return member_variance(_given(values.reward)) + discount**2 * local
 

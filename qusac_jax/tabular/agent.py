@@ -105,7 +105,7 @@ def optimize(
 ) -> Plan:
     """Policy iteration on Q + risk * sqrt(U) (eq. (9), policy_opt), or on one sample (PSRL).
 
-    Q is V-bar's, of the posterior mean MDP, and U is estimated as in Algorithm 1.
+    Q is that of the posterior mean MDP (Q-bar), and U is estimated as in Algorithm 1.
 
     MDPs are sampled once. At most `config.max_steps` policies are evaluated; where the greedy map
     returns to a policy that it has seen, the rest of its cycle is stepped through without

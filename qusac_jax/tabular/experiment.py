@@ -33,7 +33,7 @@ class Config:
     count_weight: float = 1.0  # how many times each transition is counted; L for DeepSea
     noise_precision: float = posterior.NEARLY_NOISELESS  # inverse variance of an observed reward
     seed_axis: str = "vmap"  # vmap: all seeds at once; map: one after the other, as CPUs like it
-    num_chunks: int = 50  # how often the host hears of progress
+    num_chunks: int = 50  # in which a run reports its progress to the host
 
     def __post_init__(self):
         """Raises `ValueError` naming the field, its value and what is allowed."""

@@ -1,5 +1,7 @@
 """Termination functions against what the real environments do."""
 
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -123,7 +125,77 @@ def test_override_and_unknown():
         return next_observation[..., 0] > 0
 
     assert environments.termination_fn(name, own) is own
-    with pytest.raises(ValueError, match=r"one of never.*got 'hoper'"):
+    with pytest.raises(
+        ValueError, match=r"'hoper' is unknown \(did you mean 'hopper'.*MODULE:FUNC"
+    ):
         environments.termination_fn(name, "hoper")
     with pytest.raises(ValueError, match=r"known.*Hopper-v5.*--termination=never"):
         environments.termination_fn("gym:LunarLanderContinuous-v3")
+
+
+MODULE = """
+import jax.numpy as jnp
+import numpy as np
+
+threshold = 0.5
+
+def tall(observation, action, next_observation):
+    return (next_observation[..., 0] > threshold) & (action[..., 0] < 1.0)
+
+def first_axis_only(observation, action, next_observation):
+    return next_observation[:, 0] > threshold
+
+def as_floats(observation, action, next_observation):
+    return jnp.where(next_observation[..., 0] > threshold, 1.0, 0.0)
+
+def with_numpy(observation, action, next_observation):
+    return np.asarray(next_observation)[..., 0] > threshold
+
+def nothing(observation, action, next_observation):
+    pass
+
+def of_one_argument(observation):
+    return observation[..., 0] > threshold
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_ends.py").write_text(MODULE)
+    (tmp_path / "broken_ends.py").write_text("raise RuntimeError('no such luck')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "own_ends"
+    sys.modules.pop("own_ends", None)
+
+
+SPEC = environments.Spec("gym:Pendulum-v1", 3, 1, 0.0, 200, "never")
+
+
+def test_a_function_of_ones_own_by_module_and_name(own_module):
+    task = SPEC.task(f"{own_module}:tall")
+    observation = np.array([[0.4, 0.0, 0.0], [0.6, 0.0, 0.0]], np.float32)
+    done = task.termination(observation, np.zeros((2, 1), np.float32), observation)
+    np.testing.assert_array_equal(done, [False, True])
+    assert SPEC.task(f"{own_module}:tall") == task  # one key of the compilation cache
+
+
+@pytest.mark.parametrize(
+    ("termination", "message"),
+    [
+        ("no_such_module:tall", r"'no_such_module:tall' cannot be imported: ModuleNotFoundError"),
+        ("broken_ends:tall", r"cannot be imported: RuntimeError: no such luck"),
+        ("own_ends:taal", r"'own_ends' has no function 'taal' \(did you mean 'tall'"),
+        ("own_ends:threshold", r"has no function 'threshold'"),
+        (":tall", "named as MODULE:FUNCTION, got ':tall'"),
+        ("own_ends:", "named as MODULE:FUNCTION, got 'own_ends:'"),
+        ("own_ends:first_axis_only", r"booleans \[3, 2\] for .*\[3, 2, 3\].*got bool\[3, 3\]"),
+        ("own_ends:as_floats", r"'as_floats' must return booleans \[2\].*got float32\[2\]"),
+        ("own_ends:nothing", "got None"),
+        ("own_ends:with_numpy", "cannot be traced .*TracerArrayConversionError.*jax.numpy"),
+        ("own_ends:of_one_argument", "cannot be traced .*TypeError"),
+    ],
+)
+def test_a_function_that_cannot_be_used_is_explained_in_one_line(own_module, termination, message):
+    with pytest.raises(ValueError, match=message) as error:
+        SPEC.task(termination)
+    assert "\n" not in str(error.value)

@@ -245,7 +245,7 @@ def test_local_uncertainty_of_predicted_ends_is_that_of_rewards(method):
     assert local[True] == 0.0
 
 
-@pytest.mark.parametrize("name", ["mbpo", "sac"])
+@pytest.mark.parametrize("name", ["mbpo", "mopo", "combo", "sac"])
 def test_presets_run(name):
     config = small(presets.get(name))
     state, actions, _ = Runner(config, mapped=False).run(jax.random.key(0), random_transitions(0))
@@ -269,6 +269,68 @@ def test_members_expect_rewards_of_their_own_with_a_prior():
         spread[scale] = float(mean[..., -1].std(0).mean())
     assert spread[10.0] > 2.0 + spread[0.0]
     assert spread[1.0] < 0.3 * spread[10.0]
+
+
+@pytest.mark.parametrize("name", ["qusac", "mopo"])
+def test_batches_are_half_real_and_half_of_the_model_exactly(name):
+    config = dataclasses.replace(small(presets.get(name)), num_members=3, real_ratio=0.5)
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    data = jax.tree.map(lambda x: x[:8], random_transitions(0, 24))
+    fill = lambda buffer, reward: replay.add(buffer, data._replace(reward=jnp.full(8, reward)))
+    state = state._replace(replay=fill(state.replay, -1.0), model_data=fill(state.model_data, 1.0))
+    if state.member_data is not None:
+        members = jax.vmap(fill)(state.member_data, jnp.array([2.0, 3.0, 4.0]))
+        state = state._replace(member_data=members)
+    critic, policy = agent._sample_batches(state, jax.random.key(1), config)
+    half = config.batch_size // 2
+    np.testing.assert_array_equal(policy.reward, np.repeat([-1.0, 1.0], half))
+    by_group = [2.0, 3.0, 4.0] if name == "qusac" else [1.0]
+    expected = [np.repeat([-1.0, model], half) for model in by_group]
+    np.testing.assert_array_equal(critic.reward, expected)
+
+
+def test_learning_before_the_first_rollouts_is_refused():
+    state = agent.init(jax.random.key(0), config=SMALL, task=TASK)
+    with pytest.raises(ValueError, match="D is empty"):
+        agent.learn(state, config=SMALL, task=TASK)
+    with pytest.raises(ValueError, match="fewer than two transitions"):
+        agent.refresh(state, config=SMALL, task=TASK)
+    state = agent.observe(state, random_transitions(0))
+    assert int(state.replay.size) == 14
+    with pytest.raises(ValueError, match="the model's buffers are empty: call `refresh`"):
+        agent.learn(state, config=SMALL, task=TASK)
+    both = jax.tree.map(lambda x: jnp.stack([x, x]), state._replace(key=None))
+    with pytest.raises(ValueError, match="the model's buffers are empty"):
+        agent.check_ready(both._replace(key=jax.random.split(state.key)))
+
+
+def test_observe_learn_and_act_are_a_train_step_in_parts(alone):
+    state, _, _ = alone.run(jax.random.key(3), random_transitions(3))
+    learned, metrics = jax.jit(functools.partial(agent.learn, config=SMALL, task=TASK))(state)
+    assert all(np.isfinite(value) for value in metrics.values())
+    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), learned.actor, state.actor)
+    assert min(jax.tree.leaves(moved)) > 0
+    assert int(learned.replay.size) == int(state.replay.size)
+
+
+@pytest.mark.parametrize("log_odds", [-10.0, 10.0])
+def test_rollouts_end_where_the_members_expect_it(log_odds):
+    learns = dataclasses.replace(SMALL.dynamics, learn_termination=True)
+    config = dataclasses.replace(SMALL, method="pombu", dynamics=learns)
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    head = jax.tree.map(jnp.zeros_like, state.dynamics.params["params"]["termination"])
+    head["Dense_2"]["bias"] += log_odds + jnp.arange(-1.0, 2.0)[:, None]  # [N, 1]
+    params = {"params": {**state.dynamics.params["params"], "termination": head}}
+    state = state._replace(dynamics=state.dynamics._replace(params=params))
+    state = agent.observe(state, random_transitions(0))
+    state = agent.roll_out(state, config=config, task=TASK)
+    for buffer in (state.model_data, state.member_data):
+        is_there = np.arange(buffer.data.reward.shape[-1]) < np.asarray(buffer.size)[..., None]
+        terminated = np.asarray(buffer.data.terminated)[is_there]
+        assert (terminated == (log_odds > 0)).all()
+    assert int(state.model_data.size) == (12 if log_odds > 0 else 24)  # L F rollouts of K = 2
+    _, metrics = agent.learn(state, config=config, task=TASK)
+    assert np.isfinite(metrics["local_uncertainty"])
 
 
 def test_refresh_without_a_model_is_refused():

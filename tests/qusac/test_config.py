@@ -30,6 +30,12 @@ from qusac_jax.qusac.config import METHODS, Config, DynamicsConfig
         ("batch_size", 2.0, "batch_size must be an integer"),
         ("gap_samples", 1, "gap_samples"),
         ("num_members", 1, "at least two critic groups"),
+        ("real_ratio", 1.5, r"real_ratio must lie in \[0, 1\]"),
+        ("penalty", "moppo", r"penalty 'moppo' is unknown \(did you mean 'mopo'\?\)"),
+        ("penalty_scale", -1.0, "penalty_scale must be finite and at least 0"),
+        ("regularizer", "kombo", r"regularizer 'kombo' is unknown \(did you mean 'combo'\?\)"),
+        ("regularizer", "combo", "real_ratio 0.0 of batch_size 256; use .* a real_ratio such as"),
+        ("regularizer_weight", float("nan"), "regularizer_weight"),
     ],
 )
 def test_bad_value_is_named(field, value, message):
@@ -103,8 +109,29 @@ def test_mbpo_deviates_as_the_paper_says():
     assert (mbpo.num_critics, mbpo.risk, mbpo.num_groups) == (2, 0.0, 1)
 
 
+def test_what_rollouts_and_their_share_of_a_batch_do_needs_them():
+    sac = presets.get("sac")
+    with pytest.raises(ValueError, match=r"penalty 'mopo' .* critic_data 'replay' does without"):
+        dataclasses.replace(sac, penalty="mopo")
+    with pytest.raises(ValueError, match=r"regularizer 'combo' compares .* critic_data 'replay'"):
+        dataclasses.replace(sac, regularizer="combo", real_ratio=0.5)
+    combo = presets.get("combo")
+    for ratio in (1.0, 0.001):  # no model transition, no real one
+        with pytest.raises(ValueError, match=f"real_ratio {ratio} of batch_size 256"):
+            dataclasses.replace(combo, real_ratio=ratio)
+
+
+def test_mopo_and_combo_are_mbpo_on_half_and_half_with_one_thing_each():
+    mbpo = presets.get("mbpo")
+    mopo = dataclasses.replace(mbpo, real_ratio=0.5, penalty="mopo")
+    assert presets.get("mopo") == mopo
+    assert (mopo.penalty_scale, mopo.num_real) == (1.0, 128)
+    combo = dataclasses.replace(mbpo, real_ratio=0.5, regularizer="combo")
+    assert presets.get("combo") == combo
+
+
 def test_unknown_preset_is_named():
-    with pytest.raises(ValueError, match=r"preset 'mpbo' is unknown \(did you mean 'mbpo'\?\)"):
+    with pytest.raises(ValueError, match=r"preset 'mpbo' is unknown \(did you mean 'mbpo'"):
         presets.get("mpbo")
 
 

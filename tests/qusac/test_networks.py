@@ -57,7 +57,7 @@ def test_sqrt_u_has_finite_gradients_from_zero_to_overflow():
     params = unet.init(jax.random.key(0), observation, action)
     for bias in (-200.0, 0.0, 200.0):
         moved = jax.tree.map(lambda x: x, params)
-        moved["params"]["MLP_0"]["Dense_1"]["bias"] = jnp.full((1, 1), bias)
+        moved["params"]["MLP_0"]["Dense_1"]["bias"] = jnp.full(1, bias)
 
         def std(action, moved=moved):
             log_u = networks.apply(unet, moved, observation, action)

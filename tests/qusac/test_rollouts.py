@@ -32,16 +32,19 @@ def never(observation, action, next_observation):
     return jnp.zeros(next_observation.shape[:-1], bool)
 
 
-def roll(termination, start, *, length=4, randomize_members=False, key=0):
+def roll(
+    termination, start, *, length=4, randomize_members=False, key=0, dynamics=None, penalty=None
+):
     return rollouts.rollout(
         MODEL,
-        counting_dynamics(),
+        counting_dynamics() if dynamics is None else dynamics,
         policy,
         termination,
         start,
         jax.random.key(key),
         length=length,
         randomize_members=randomize_members,
+        penalty=penalty,
     )
 
 
@@ -79,6 +82,36 @@ def test_nothing_after_a_predicted_termination_is_masked_in():
         np.asarray(transitions.terminated)[np.asarray(mask)],
         np.asarray(transitions.next_observation)[..., 0][np.asarray(mask)] > 1.5,
     )
+
+
+def test_rollouts_stay_in_the_range_of_observations():
+    bounded = counting_dynamics()._replace(
+        observation_min=jnp.array([-1.0]), observation_max=jnp.array([25.0])
+    )
+    transitions, _ = roll(never, jnp.zeros((N, 2, 1)), dynamics=bounded)
+    steps = np.arange(1, 5)
+    for i in range(N):
+        expected = np.minimum(np.repeat(steps[:, None] * 10.0**i, 2, axis=1), 25.0)
+        np.testing.assert_allclose(transitions.next_observation[:, i, :, 0], expected, rtol=1e-5)
+    # What is stored is what the rollout goes on from and what is asked for its end.
+    np.testing.assert_array_equal(transitions.observation[1:], transitions.next_observation[:-1])
+    ended, _ = roll(lambda s, a, n: n[..., 0] > 25.0, jnp.zeros((N, 2, 1)), dynamics=bounded)
+    assert not ended.terminated.any()
+
+
+@pytest.mark.parametrize("randomize_members", [False, True])
+def test_rewards_are_stored_less_a_penalty_by_all_members_at_the_pair(randomize_members):
+    # Members expect rewards 1, 2, 3 and next states s + 1, s + 10, s + 100: what comes off is
+    # 2 + (s + 37) wherever the rollout has got to.
+    penalty = lambda mean, std: jnp.sum(jnp.mean(mean, axis=0), axis=-1) + 0.0 * std[0, :, 0]
+    start = jnp.arange(2.0 * N).reshape(N, 2, 1)
+    plain, mask = roll(never, start, randomize_members=randomize_members)
+    less, same_mask = roll(never, start, randomize_members=randomize_members, penalty=penalty)
+    np.testing.assert_array_equal(mask, same_mask)
+    for name in ("observation", "action", "next_observation", "terminated"):
+        np.testing.assert_array_equal(getattr(plain, name), getattr(less, name))
+    expected = plain.reward - (2.0 + plain.observation[..., 0] + 37.0)
+    np.testing.assert_allclose(less.reward, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("num_rollouts", [1, 7, 2_000, 5_000, 100_000])

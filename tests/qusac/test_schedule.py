@@ -27,3 +27,10 @@ def test_without_a_model_nothing_is_refreshed():
     due = [schedule.online(step, config=sac) for step in range(1, 400)]
     assert not any(step.refresh for step in due)
     assert sum(step.learn for step in due) == 395
+
+
+def test_offline_rolls_out_anew_every_F_updates():
+    due = [schedule.offline(update, config=CONFIG) for update in range(10)]
+    assert [update for update, step in enumerate(due) if step.refresh] == [0, 3, 6, 9]
+    assert all(step.learn for step in due)
+    assert not schedule.offline(0, config=presets.get("sac", is_offline=True)).refresh

@@ -17,10 +17,10 @@ def config_of(method, length, **options):
 
 def test_act_follows_the_policy_until_the_end():
     environment = environments.deep_sea(4)
-    world = experiment.to_device(environment)
+    on_device = experiment.to_device(environment)
     policy = np.ones(16, int)
     policy[5] = 0  # right, then left, then right twice
-    transitions, happened = experiment.act(world, policy, jax.random.key(0), episode_length=6)
+    transitions, happened = experiment.act(on_device, policy, jax.random.key(0), episode_length=6)
     np.testing.assert_array_equal(happened, [1, 1, 1, 1, 0, 0])
     np.testing.assert_array_equal(transitions.state[:4], [0, 5, 8, 13])
     np.testing.assert_array_equal(transitions.action[:4], [1, 0, 1, 1])
@@ -32,24 +32,26 @@ def test_act_draws_next_states_with_their_probabilities():
     environment = environments.from_arrays(
         np.array([[[0.2, 0.5]], [[0.0, 0.0]]]), np.zeros((2, 1)), 0, episode_length=1
     )
-    world = experiment.to_device(environment)
+    on_device = experiment.to_device(environment)
     keys = jax.random.split(jax.random.key(1), 4000)
-    draw = jax.vmap(lambda key: experiment.act(world, np.zeros(2, int), key, episode_length=1)[0])
+    draw = jax.vmap(
+        lambda key: experiment.act(on_device, np.zeros(2, int), key, episode_length=1)[0]
+    )
     share = np.bincount(np.asarray(draw(keys).next_state).ravel(), minlength=3) / 4000
     np.testing.assert_allclose(share, [0.2, 0.5, 0.3], atol=5 * 0.5 / np.sqrt(4000))
 
 
 def test_expected_return_is_the_mean_of_many_episodes():
     environment = environments.rooms(3, room_size=3, episode_length=12)
-    world = experiment.to_device(environment)
+    on_device = experiment.to_device(environment)
     policy = np.full(environment.num_states, environments.RIGHT)
     other = np.full(environment.num_states, environments.LEFT)
     policies = np.stack([other, policy])
-    exact = experiment.expected_return(world, policies, episode_length=12)
+    exact = experiment.expected_return(on_device, policies, episode_length=12)
     keys = jax.random.split(jax.random.key(2), 2000)
 
     def play(key):
-        transitions, happened = experiment.act(world, policy, key, episode_length=12)
+        transitions, happened = experiment.act(on_device, policy, key, episode_length=12)
         return (transitions.reward * happened).sum()
 
     returns = np.asarray(jax.vmap(play)(keys))
@@ -60,14 +62,14 @@ def test_expected_return_is_the_mean_of_many_episodes():
 def test_one_episode_counts_each_transition_length_times():
     environment, config = environments.deep_sea(4), config_of("ensemble_mean", 4)
     state = experiment.init(environment, jax.random.key(3), config=config)
-    world = experiment.to_device(environment)
-    after, played = experiment.episode(world, state, episode_length=4, config=config)
+    on_device = experiment.to_device(environment)
+    after, played = experiment.episode(on_device, state, episode_length=4, config=config)
     added = np.asarray(after.belief.concentration - state.belief.concentration)
     np.testing.assert_allclose(added.sum(), 4 * 4)
     assert set(np.unique(added.round(3))) == {0.0, 4.0}
     assert added[..., -1].sum() == 4.0  # the last transition, into the terminal state
     assert after.visits.sum() == 4
-    expected = experiment.expected_return(world, state.policy[None], episode_length=4)
+    expected = experiment.expected_return(on_device, state.policy[None], episode_length=4)
     np.testing.assert_allclose(played.episode_return, expected[0], atol=1e-6)
 
 
@@ -118,9 +120,11 @@ def test_reward_noise_reaches_the_belief_and_not_the_metrics():
         episode_length=1,
         reward_std=np.full((1, 1), 0.5),
     )
-    world = experiment.to_device(environment)
+    on_device = experiment.to_device(environment)
     keys = jax.random.split(jax.random.key(4), 4000)
-    act = jax.vmap(lambda key: experiment.act(world, np.zeros(1, int), key, episode_length=1)[0])
+    act = jax.vmap(
+        lambda key: experiment.act(on_device, np.zeros(1, int), key, episode_length=1)[0]
+    )
     rewards = np.asarray(act(keys).reward)
     np.testing.assert_allclose([rewards.mean(), rewards.std()], [2.0, 0.5], atol=0.04)
     config = config_of("psrl", 1, num_episodes=3, noise_precision=4.0)

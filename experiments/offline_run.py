@@ -1,0 +1,196 @@
+"""The loop of an offline run: the agent learns from a dataset and its model (Algorithm 3).
+
+Axes: R seeds, E evaluation episodes.
+"""
+
+import dataclasses
+import pathlib
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from experiments import calibration, seeds
+from experiments.evaluation import Evaluation
+from experiments.run import Run
+from experiments.run_directory import RunDirectory
+from qusac_jax import datasets, qusac
+from qusac_jax.checkpoint import Checkpointer, CheckpointError
+from qusac_jax.qusac import replay
+from qusac_jax.qusac.dynamics import Dynamics
+from qusac_jax.qusac.fitting import FitReport
+
+
+class OfflineRun(Run):
+    """R seeds trained side by side; `step` counts gradient updates per seed."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        env: str,
+        config: qusac.Config,
+        task: qusac.Task,
+        *,
+        dataset: datasets.Dataset,
+        dynamics: str | None,
+        **options: Any,
+    ):
+        """The state of a run that has not begun, with the dataset as D; options as for `Run`.
+
+        Args:
+            directory: of the run.
+            env: to evaluate in.
+            config: hyperparameters, with D as large as the dataset.
+            task: of the environment.
+            dataset: to learn from.
+            dynamics: run directory whose fitted dynamics are taken; None to fit some.
+            options: keyword arguments of `Run`.
+        """
+        super().__init__(directory, env, config, task, **options)
+        self._dataset = dataset
+        self._dynamics = dynamics
+        self._updates_per_call = config.fit_every
+        both = {"config": config, "task": task}
+        self._fit = self._mapped(_fit_dynamics, **both)
+        self._roll_out = self._mapped(qusac.roll_out, donate=(0,), **both)
+        self._learn = self._mapped(qusac.learn, donate=(0,), num_updates=config.fit_every, **both)
+        self._values_at = self._mapped(qusac.diagnostics.values_at, **both)
+        self._state = self._state._replace(replay=self._buffer(dataset.transitions()))
+        self._has_announced = False
+
+    def prepare(self) -> None:
+        """Fits the dynamics, or takes those of another run (Algorithm 3, line 2)."""
+        if self.step or not self._config.uses_model:
+            return
+        own = self._directory.path / "dynamics"
+        source = pathlib.Path(self._dynamics) / "dynamics" if self._dynamics else own
+        if self._dynamics or Checkpointer(own).steps():
+            self._take_dynamics(source)
+        else:
+            self._fit_dynamics(own)
+        errors = " ".join(f"{error:.3g}" for error in self._fit_mse.mean(axis=0))
+        print(f"dynamics: held-out squared error of each member {errors}", flush=True)
+
+    def _fit_dynamics(self, path: pathlib.Path) -> None:
+        print("fitting the dynamics", flush=True)
+        # Keys of their own, so that a run with these dynamics and one that takes them are the same.
+        state = self._state._replace(key=self._program_keys)
+        if not self._dataset.next_observation_known.all():
+            known = self._dataset.transitions(known_next_observations=True)
+            state = state._replace(replay=self._buffer(known))
+        dynamics, report = self._fit(state)
+        self._note_fit(report)
+        self._state = self._state._replace(dynamics=dynamics)
+        Checkpointer(path).save(0, dynamics, self._fit_figures(), self._dynamics_identity())
+
+    def _take_dynamics(self, path: pathlib.Path) -> None:
+        """Restores fitted dynamics, of as many seeds as this run has or of one for all."""
+        try:
+            restored = Checkpointer(path).restore(self._state.dynamics, self._fit_figures())
+        except CheckpointError as error:
+            raise ValueError(
+                f"dynamics: {path.parent} holds none that fit this run ({error}); pass the "
+                "workdir of a run with the same --num_seeds and --config.dynamics, or leave it out"
+            ) from error
+        there, here = restored.metadata, self._dynamics_identity()
+        differing = [
+            f"{name}: {there.get(name)!r} there, {here[name]!r} now"
+            for name in here
+            if there.get(name) != here[name]
+        ]
+        if differing:
+            raise ValueError(
+                f"dynamics: those in {path.parent} were fitted with other values "
+                f"({'; '.join(differing)}); leave --dynamics out, or use the same values"
+            )
+        # Through the host: what Orbax restores is bound to its device, and a state of bound and
+        # free arrays would be compiled for twice.
+        self._state = self._state._replace(dynamics=seeds.placed(restored.device, self._placement))
+        self._fit_mse, self._fit_epochs = restored.host["mse"], restored.host["epochs"]
+
+    def _fit_figures(self) -> dict[str, np.ndarray]:
+        return {"mse": self._fit_mse, "epochs": self._fit_epochs}
+
+    def _dynamics_identity(self) -> dict[str, Any]:
+        """What fitted dynamics depend on, as JSON gives it back."""
+        return {
+            "sha256": self._dataset.sha256,
+            "seeds": self._seeds,
+            "num_members": self._config.num_members,
+            "batch_size": self._config.batch_size,
+            "dynamics": {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in dataclasses.asdict(self._config.dynamics).items()
+            },
+        }
+
+    def _advance(self) -> dict[str, jax.Array]:
+        """Rollouts, and the gradient updates until the next ones are due."""
+        if qusac.schedule.offline(self.step, config=self._config).refresh:
+            self._state = self._roll_out(self._state)
+        with self._speed.learning_step():
+            self._state, metrics = self._learn(self._state)
+            jax.block_until_ready(metrics)
+        self.step += self._config.fit_every
+        for name, value in metrics.items():
+            self._check_finite(name, np.asarray(value))
+        self._announce_duration()
+        return metrics
+
+    def _announce_duration(self) -> None:
+        rate = self._speed.learning_rate()
+        if rate is not None and not self._has_announced:
+            self._has_announced = True
+            updates = rate * self._config.fit_every
+            left = (self._num_steps - self.step) / updates
+            print(f"{updates:.3g} updates/s here: about {left / 3600:.2g} h are left", flush=True)
+
+    def _episode_columns(self, episodes: Evaluation) -> dict[str, np.ndarray]:
+        """Scores, and what the critics expected of the episodes beside what came."""
+        q, std = self._values_at(self._state, episodes.first_observation)
+        columns = {
+            "eval_discounted_return": episodes.discounted_return.mean(1),
+            "expected_return": np.asarray(q).mean(1),
+            "expected_std": np.asarray(std).mean(1),
+        }
+        reference = self._dataset.reference
+        if reference is not None:
+            scores = datasets.normalized_score(episodes.episode_task_return, reference)
+            columns = {"eval_score": scores.mean(1), **columns}
+        return columns
+
+    def _summary(self, episodes: Evaluation) -> dict[str, Any]:
+        summary: dict[str, Any] = {"dataset": datasets.describe(self._dataset)}
+        reference = self._dataset.reference
+        if reference is not None:
+            scores = datasets.normalized_score(episodes.episode_task_return, reference)
+            summary["final_scores"] = scores.mean(1).tolist()
+        return summary
+
+    def _draw(self, episodes: Evaluation) -> None:
+        q, std = self._values_at(self._state, episodes.first_observation)
+        calibration.draw(
+            calibration.Predictions(np.asarray(q), np.asarray(std), episodes.discounted_return),
+            self._seeds,
+            self._directory.path / "calibration.png",
+        )
+
+    def _buffer(self, transitions: qusac.Transition) -> replay.Buffer:
+        """A buffer for each seed that holds these transitions."""
+        return seeds.replicated(
+            jax.tree.map(np.asarray, replay.full(transitions)), len(self._seeds), self._placement
+        )
+
+    def _host_state(self) -> dict[str, Any]:
+        return {}
+
+    def _set_host_state(self, host: dict[str, Any]) -> None:
+        del host
+
+
+def _fit_dynamics(
+    state: qusac.TrainState, *, config: qusac.Config, task: qusac.Task
+) -> tuple[Dynamics, FitReport]:
+    """Of a state that stays as it is: the buffers are no results, so they are not copied."""
+    fitted, report = qusac.fit(state, config=config, task=task)
+    return cast(Dynamics, fitted.dynamics), report  # None is what `fit` refuses

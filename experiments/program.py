@@ -1,0 +1,218 @@
+"""What the programs that train an agent share: their flags, and a run from start to end."""
+
+import dataclasses
+import datetime
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from absl import flags
+
+from experiments import cli, cost
+from experiments.run import Run
+from experiments.run_directory import RunDirectory, describe_program
+from qusac_jax import environments, qusac
+from qusac_jax.qusac.config import METHODS
+from qusac_jax.qusac.presets import PRESETS, SIZES
+
+_MAX_SEED = 2**31 - 1
+_LEARNED = "learned"  # a value of --termination
+_ABOUT_CONFIG = "hyperparameters; the defaults shown are those of the preset 'qusac', online"
+# Flags that decide a run's results, beside those of one program and the hyperparameters.
+_NAMED = ("seed", "num_seeds", "num_steps", "eval_every", "eval_episodes", "checkpoint_every")
+
+
+def define_flags(
+    values: flags.FlagValues,
+    *,
+    unit: str,
+    num_steps: int,
+    eval_every: int,
+    eval_episodes: int,
+    checkpoint_every: int,
+) -> None:
+    """Adds the flags of every run.
+
+    Args:
+        values: where they are added.
+        unit: what a step is, in the plural.
+        num_steps: default, like those that follow.
+        eval_every: steps.
+        eval_episodes: per evaluation and seed.
+        checkpoint_every: steps.
+    """
+    define: dict[str, Any] = {"flag_values": values}
+    flags.DEFINE_string("method", None, f"qvariance: {', '.join(METHODS)}", **define)
+    flags.DEFINE_string("preset", "qusac", f"algorithm: {', '.join(PRESETS)}", **define)
+    flags.DEFINE_enum("size", "paper", list(SIZES), "of networks, batches and model data", **define)
+    flags.DEFINE_integer("num_steps", num_steps, f"{unit} per seed", 1, **define)
+    flags.DEFINE_integer("seed", 0, "first seed", 0, _MAX_SEED, **define)
+    flags.DEFINE_integer("num_seeds", 1, "seeds trained together: seed, seed + 1, ...", 1, **define)
+    flags.DEFINE_string("workdir", None, "default runs/ENV-METHOD-DATE", **define)
+    flags.DEFINE_float("action_cost", None, "rho; default the paper's for its tasks", **define)
+    flags.DEFINE_string(
+        "termination",
+        None,
+        "when an episode ends, for rollouts of the model; known for dmc: and Gymnasium's own "
+        f"tasks. One of {', '.join(environments.TERMINATIONS)}; {_LEARNED}, by the dynamics from "
+        "the data; or MODULE:FUNCTION for one of your own, which imports and so executes that "
+        "module",
+        **define,
+    )
+    flags.DEFINE_float(
+        "reward_threshold",
+        qusac.diagnostics.REWARD_THRESHOLD,
+        "a step with a larger reward counts as rewarded in the log",
+        **define,
+    )
+    flags.DEFINE_integer("eval_every", eval_every, f"{unit} between evaluations", 1, **define)
+    flags.DEFINE_integer(
+        "eval_episodes", eval_episodes, "episodes per evaluation and seed", 1, **define
+    )
+    flags.DEFINE_integer(
+        "checkpoint_every", checkpoint_every, f"{unit} between checkpoints", 1, **define
+    )
+    flags.DEFINE_enum(
+        "resume",
+        "latest",
+        ["latest", "latest_good", "never"],
+        "which checkpoint of the workdir to continue from; never: refuse a workdir that has one",
+        **define,
+    )
+    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
+    flags.DEFINE_boolean("video", False, "write an mp4 of an episode at the end", **define)
+    cli.define_config(values, "config", qusac.Config(), _ABOUT_CONFIG)
+
+
+def read_config(options: Any, *, is_offline: bool = False) -> qusac.Config:
+    """The preset in its size with what the command line overrides.
+
+    Raises:
+        ValueError: for a value that is not allowed, and for seeds that are too large.
+    """
+    last = options.seed + options.num_seeds - 1
+    if last > _MAX_SEED:
+        raise ValueError(f"seed + num_seeds - 1 must be below 2**31, got {last}; use smaller seeds")
+    config = qusac.presets.get(options.preset, options.size, is_offline=is_offline)
+    if options.method is not None:
+        if options["config.method"].present and options["config.method"].value != options.method:
+            raise ValueError(
+                f"method is given twice: {options.method!r} and --config.method="
+                f"{options['config.method'].value!r}; leave one out"
+            )
+        options["config.method"].parse(options.method)
+    config = cli.read_config(options, "config", config)
+    if options.termination == _LEARNED:
+        dynamics = dataclasses.replace(config.dynamics, learn_termination=True)
+        config = dataclasses.replace(config, dynamics=dynamics)
+    return config
+
+
+def check_environment(options: Any, env: str) -> None:
+    """Raises `ValueError` for what would end a run later: before a directory is made for it."""
+    copies = environments.VectorEnvironment(env, [options.seed])
+    copies.reset()
+    copies.state()
+    copies.close()
+    if options.video:
+        try:
+            environments.check_video_packages()
+        except RuntimeError as error:
+            raise ValueError(f"video: {error}") from error
+
+
+def task_of(options: Any, spec: environments.Spec, config: qusac.Config) -> qusac.Task:
+    """What the agent must know; only rollouts of a model ask when an episode ends."""
+    is_asked = config.uses_model and not config.dynamics.learn_termination
+    given = None if options.termination == _LEARNED else options.termination
+    if given is not None and config.dynamics.learn_termination:
+        raise ValueError(
+            f"termination is given twice: {given!r} and --config.dynamics.learn_termination; leave "
+            "one out"
+        )
+    return spec.task(given or (None if is_asked else "never"))
+
+
+def train(
+    options: Any,
+    spec: environments.Spec,
+    config: qusac.Config,
+    make: Callable[..., Run],
+    **about: Any,
+) -> int | None:
+    """A run from its directory to its results.
+
+    Args:
+        options: the flags.
+        spec: of the environment.
+        config: hyperparameters.
+        make: makes the run from a `RunDirectory` and the keyword arguments of `Run`.
+        about: further values that define the run, JSON-compatible.
+
+    Returns:
+        The exit code, None for 0.
+    """
+    devices = cli.select_device(options.device)
+    task = task_of(options, spec, config)
+    check_environment(options, spec.name)
+    cost.check_memory(config, task, options.num_seeds, devices)
+    workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
+    directory = RunDirectory(workdir, _description(options, spec, config, about))
+    # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
+    with cli.stop_signals() as stopped:
+        print(f"run directory: {workdir}", flush=True)
+        run = make(
+            directory,
+            spec.name,
+            config,
+            task,
+            run_seeds=range(options.seed, options.seed + options.num_seeds),
+            num_steps=options.num_steps,
+            action_cost=spec.action_cost,
+            eval_every=options.eval_every,
+            eval_episodes=options.eval_episodes,
+            checkpoint_every=options.checkpoint_every,
+            reward_threshold=options.reward_threshold,
+            devices=devices,
+        )
+        run.resume(options.resume)
+        if stopped() is None:
+            run.prepare()
+        signal_number = run.train(stopped)
+        if signal_number is None:  # all is saved, what is left takes seconds
+            named = {"env": spec.name, "method": config.method, "preset": options.preset}
+            run.finish({**named, "num_seeds": options.num_seeds})
+    if signal_number is not None:
+        print(f"stopped at step {run.step}; the same command with --workdir={workdir} continues")
+        return 128 + signal_number
+    print(f"done: summary.json, learning_curve.png and policy are in {workdir}")
+    if options.video:
+        try:
+            run.record_video(directory.path / "episode.mp4")
+        except RuntimeError as error:
+            raise ValueError(f"video: {error}") from error
+    return None
+
+
+def _description(
+    options: Any, spec: environments.Spec, config: qusac.Config, about: dict[str, Any]
+) -> dict[str, Any]:
+    """config.json: the values that define the run."""
+    return {
+        "env": spec.name,
+        "method": config.method,
+        "preset": options.preset,
+        **{name: getattr(options, name) for name in _NAMED},
+        "action_cost": spec.action_cost,
+        "reward_threshold": options.reward_threshold,
+        **({"termination": options.termination} if options.termination else {}),
+        **about,
+        "config": dataclasses.asdict(config),
+        **describe_program(),
+    }
+
+
+def _default_workdir(options: Any, spec: environments.Spec, config: qusac.Config) -> pathlib.Path:
+    label = config.method if options.preset == "qusac" else options.preset
+    date = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return pathlib.Path("runs") / f"{spec.name.replace(':', '_').replace('/', '_')}-{label}-{date}"

@@ -1,0 +1,177 @@
+"""Offline training as a person runs it, on a dataset made here."""
+
+import csv
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import qusac_jax
+from experiments import cost, offline
+from experiments.offline_run import OfflineRun
+from qusac_jax import datasets, environments, qusac
+
+ENV = "gym:tests.short_env:Short-v0"
+DATASET = "short/random-v0"
+REFERENCE = datasets.ScoreReference(-20.0, 5.0, "this test")
+TINY = [
+    "offline",
+    f"--dataset={DATASET}",
+    f"--env={ENV}",
+    "--termination=never",
+    "--num_steps=12",
+    "--num_seeds=2",
+    "--eval_every=4",
+    "--eval_episodes=2",
+    "--checkpoint_every=8",
+    "--config.fit_every=4",
+    "--config.rollouts_per_step=2",
+    "--config.rollout_length=2",
+    "--config.retain_refreshes=2",
+    "--config.batch_size=8",
+    "--config.num_members=2",
+    "--config.actor_hidden=(8,)",
+    "--config.critic_hidden=(8,)",
+    "--config.unet_hidden=(8,)",
+    "--config.dynamics.hidden=(8,)",
+    "--config.dynamics.max_epochs=3",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def dataset(tmp_path_factory):
+    """A dataset of a random policy, where ids are looked up."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("minari")))
+        env = environments.make(ENV, seed=0)
+        rng = np.random.default_rng(0)
+        episodes = []
+        for _ in range(6):
+            observations, actions, rewards, ends = [env.reset()[0]], [], [], (False, False)
+            while not any(ends):
+                actions.append(rng.uniform(-1, 1, 1))
+                observation, reward, *ends, _ = env.step(actions[-1])
+                observations.append(observation)
+                rewards.append(reward)
+            last = np.arange(len(rewards)) == len(rewards) - 1
+            episodes.append(
+                datasets.Episode(
+                    np.array(observations),
+                    np.array(actions),
+                    np.array(rewards),
+                    last & ends[0],
+                    last & ends[1],
+                )
+            )
+        datasets.save(DATASET, episodes, env_name=ENV, reference=REFERENCE)
+        yield datasets.load(DATASET)
+
+
+def train(workdir, *arguments):
+    return offline.main([*TINY, f"--workdir={workdir}", *arguments])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "finished"
+    assert train(workdir) == 0
+    return workdir
+
+
+def rows_of(workdir):
+    with (workdir / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_leaves_scores_and_facts_behind(finished, dataset):
+    rows = rows_of(finished)
+    assert [(float(row["step"]), float(row["seed"])) for row in rows] == [
+        (step, seed) for step in (0, 4, 8, 12) for seed in (0, 1)
+    ]
+    for row in rows:
+        # 0 % is a return of -20, 100 % one of 5.
+        score = 100 * (float(row["eval_task_return"]) + 20) / 25
+        assert float(row["eval_score"]) == pytest.approx(score, abs=1e-6)
+        assert np.isfinite(float(row["expected_return"]))
+        assert float(row["expected_std"]) > 0
+    assert all(np.isfinite(float(rows[0][f"holdout_mse_{n}"])) for n in range(2))
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["dataset"]["sha256"] == dataset.sha256
+    assert summary["dataset"]["num_transitions"] == dataset.num_transitions
+    assert summary["dataset"]["reference"]["origin"].endswith("(this test)")
+    assert len(summary["final_scores"]) == 2
+    assert summary["steps"] == 12
+    assert qusac_jax.load_policy(finished)(np.zeros(3)).shape == (1,)
+
+
+def test_stopped_and_continued_equals_undisturbed(finished, tmp_path, monkeypatch, capsys):
+    advance = OfflineRun._advance
+
+    def interrupted(self):
+        metrics = advance(self)
+        if self.step == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return metrics
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OfflineRun, "_advance", interrupted)
+        assert train(tmp_path / "run") == 143
+    assert "stopped at step 8" in capsys.readouterr().out
+    assert train(tmp_path / "run") == 0
+    assert "continuing at step 8" in capsys.readouterr().out
+    for name in ("metrics.csv",):
+        assert (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_dynamics_of_another_run_give_the_same_run(finished, tmp_path, capsys):
+    assert train(tmp_path / "run", f"--dynamics={finished}") == 0
+    assert "fitting the dynamics" not in capsys.readouterr().out
+    assert (tmp_path / "run" / "metrics.csv").read_bytes() == (
+        finished / "metrics.csv"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--eval_every=6"], "eval_every must be a multiple of config.fit_every = 4, got 6; use"),
+        (["--dataset="], "dataset is missing"),
+        (["--dataset=shrt/random-v0"], "shrt/random-v0"),
+        (["--env=cartpole_swingup", "--termination=never"], "observations"),
+        (["--config.rollout_length=100000000000"], "lower --num_seeds"),
+        (["--preset=combo", "--config.real_ratio=1.0"], "regularizer 'combo' compares"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(tmp_path, capsys, arguments, message):
+    assert train(tmp_path / "run", *arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_dynamics_that_were_fitted_otherwise_are_refused(finished, tmp_path, capsys):
+    arguments = [f"--dynamics={finished}", "--config.dynamics.patience=2"]
+    assert train(tmp_path / "run", *arguments) == 2
+    assert "fitted with other values (dynamics: " in capsys.readouterr().err
+    assert train(tmp_path / "other", f"--dynamics={tmp_path}") == 2
+    assert "holds none that fit this run" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["mopo", "combo", "sac"])
+def test_baselines_train(tmp_path, preset):
+    assert train(tmp_path / "run", f"--preset={preset}", "--num_seeds=1", "--num_steps=4") == 0
+    assert len(rows_of(tmp_path / "run")) == 2
+
+
+def test_the_papers_sizes_fit_into_16_gb():
+    # Walker2d: per transition 2 x 17 + 6 + 1 floats and a flag; D_model and D_1..D_5.
+    task = qusac.Task(17, 6, environments.TERMINATIONS["walker2d"])
+    config = qusac.presets.get("qusac", is_offline=True)
+    needed = cost.memory(config, task, 1)
+    per_transition = 4 * (2 * 17 + 6 + 1) + 1
+    counters = 8  # of each buffer
+    assert needed.replay == 1_000_000 * per_transition + counters
+    assert needed.model_data == 6 * (3_750_000 * per_transition + counters)
+    assert needed.total < 4e9
