@@ -19,6 +19,7 @@ from experiments.dataset_maker import DatasetMaker, Stopped, table
 from experiments.dataset_shelf import Shelf
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax import environments, qusac
+from qusac_jax.datasets.loading import local_root
 from qusac_jax.qusac.presets import SIZES
 
 _MAX_SEED = 2**31 - 1
@@ -138,8 +139,13 @@ def run(options: Any) -> int | None:
                 f"command with --workdir={workdir} makes the others"
             )
             return 128 + signal.number
+        print(table(shelf, plan))
         training.finish({"env": options.env, "method": config.method, "preset": "sac"})
-    print(table(shelf, plan))
+        shelf.finish()
+    print(
+        f"done: the datasets are in {local_root() / name}; summary.json, learning_curve.png and "
+        f"policy in {workdir}"
+    )
     return None
 
 

@@ -34,17 +34,17 @@ class Shelf:
             chosen: JSON-compatible values that all datasets must have been made with.
 
         Raises:
-            ValueError: if an id is malformed or taken, all are made, some were made with other
-                values, or the folder cannot be written.
+            ValueError: if an id is malformed or taken, all are made and told, some were made with
+                other values, or the folder cannot be written.
         """
         self._path = workdir / PLAN_FILE
         self._prefix, self.chosen = prefix, dict(chosen)
         for kind in KINDS:
             check_id(self.id(kind))
-        plans = read_json(self._path, "choose another workdir") if self._path.is_file() else {}
-        self._plan: dict[str, Any] | None = plans.get(prefix)
+        self._plan: dict[str, Any] | None = self._plans().get(prefix)
         taken = [self.id(kind) for kind in KINDS if not self._is_ours_to_write(kind)]
-        if not taken and all(self.is_made(kind) for kind in KINDS):
+        finished = self._plan is not None and self._plan.get("finished")
+        if not taken and finished and all(self.is_made(kind) for kind in KINDS):
             taken = [self.id(kind) for kind in KINDS]
         if taken:
             raise ValueError(
@@ -80,21 +80,32 @@ class Shelf:
         Returns:
             The decisions with what was chosen and the token.
         """
-        plans = read_json(self._path, "choose another workdir") if self._path.is_file() else {}
         self._plan = {**self.chosen, **decisions, "token": secrets.token_hex(8)}
-        plans[self._prefix] = self._plan
+        self._write()
+        return self._plan
+
+    def finish(self) -> None:
+        """Notes that all has been made and told: from here on the ids are taken."""
+        self._plan = {**(self._plan or {}), "finished": True}
+        self._write()
+
+    def clear(self, kind: str) -> None:
+        """Removes what a process that was killed while writing left of this dataset."""
+        if self._folder(kind).exists() and self._is_leftover(kind):
+            shutil.rmtree(self._folder(kind))
+
+    def _plans(self) -> dict[str, Any]:
+        """Of all prefixes."""
+        return read_json(self._path, "choose another workdir") if self._path.is_file() else {}
+
+    def _write(self) -> None:
+        plans = {**self._plans(), self._prefix: self._plan}
         partial = self._path.with_suffix(".partial")
         with partial.open("w") as file:
             file.write(json.dumps(plans, indent=2) + "\n")
             file.flush()
             os.fsync(file.fileno())
         partial.rename(self._path)
-        return self._plan
-
-    def clear(self, kind: str) -> None:
-        """Removes what a process that was killed while writing left of this dataset."""
-        if self._folder(kind).exists() and self._is_leftover(kind):
-            shutil.rmtree(self._folder(kind))
 
     def _folder(self, kind: str) -> pathlib.Path:
         return local_root() / self.id(kind)

@@ -16,6 +16,7 @@ from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS, SIZES
 
 _MAX_SEED = 2**31 - 1
+_LEARNED = "learned"  # a value of --termination
 _ABOUT_CONFIG = "hyperparameters; the defaults shown are those of the preset 'qusac', online"
 # Flags that decide a run's results, beside those of one program and the hyperparameters.
 _NAMED = ("seed", "num_seeds", "num_steps", "eval_every", "eval_episodes", "checkpoint_every")
@@ -53,8 +54,9 @@ def define_flags(
         "termination",
         None,
         "when an episode ends, for rollouts of the model; known for dmc: and Gymnasium's own "
-        f"tasks. One of {', '.join(environments.TERMINATIONS)}, or MODULE:FUNCTION for one of your "
-        "own, which imports and so executes that module",
+        f"tasks. One of {', '.join(environments.TERMINATIONS)}; {_LEARNED}, by the dynamics from "
+        "the data; or MODULE:FUNCTION for one of your own, which imports and so executes that "
+        "module",
         **define,
     )
     flags.DEFINE_float(
@@ -99,7 +101,11 @@ def read_config(options: Any, *, is_offline: bool = False) -> qusac.Config:
                 f"{options['config.method'].value!r}; leave one out"
             )
         options["config.method"].parse(options.method)
-    return cli.read_config(options, "config", config)
+    config = cli.read_config(options, "config", config)
+    if options.termination == _LEARNED:
+        dynamics = dataclasses.replace(config.dynamics, learn_termination=True)
+        config = dataclasses.replace(config, dynamics=dynamics)
+    return config
 
 
 def check_environment(options: Any, env: str) -> None:
@@ -117,7 +123,14 @@ def check_environment(options: Any, env: str) -> None:
 
 def task_of(options: Any, spec: environments.Spec, config: qusac.Config) -> qusac.Task:
     """What the agent must know; only rollouts of a model ask when an episode ends."""
-    return spec.task(options.termination or (None if config.uses_model else "never"))
+    is_asked = config.uses_model and not config.dynamics.learn_termination
+    given = None if options.termination == _LEARNED else options.termination
+    if given is not None and config.dynamics.learn_termination:
+        raise ValueError(
+            f"termination is given twice: {given!r} and --config.dynamics.learn_termination; leave "
+            "one out"
+        )
+    return spec.task(given or (None if is_asked else "never"))
 
 
 def train(

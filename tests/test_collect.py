@@ -174,6 +174,40 @@ def test_interrupted_writing_is_completed(copy, capsys):
         assert again.sha256 == kept.get(name, again.sha256)
 
 
+def test_a_run_that_was_killed_before_its_table_shows_it(copy, capsys):
+    path = copy / "run" / "datasets.json"
+    plans = json.loads(path.read_text())
+    assert plans["Short-v0"].pop("finished")
+    path.write_text(json.dumps(plans))
+    assert run(f"--workdir={copy}/run") == 0
+    out = capsys.readouterr().out
+    assert "making" not in out
+    assert all(name in out for name in IDS)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_the_references_decide_on_medium(copy, monkeypatch, capsys, learned):
+    random, expert = np.arange(12.0) - 20, np.arange(12.0) - (0 if learned else 20)
+    found = {"random reference": random, "expert reference": expert}
+    monkeypatch.setattr(
+        dataset_maker.DatasetMaker, "_reference", lambda self, stream, policy: found[stream]
+    )
+    steps, returns = np.array([0, 20, 40, 60, 80]), np.array([9.0, -9.0, -7.0, 3.0, 1.0])
+    monkeypatch.setattr(collect.CollectRun, "evaluations", lambda self: (steps, returns))
+    assert run(f"--workdir={copy}/run", "--namespace=set") == 0
+    out = capsys.readouterr().out
+    medium = datasets.load("set/Short-v0/medium-v0")
+    # Either way step 40: the first trained policy above -14.5 + 20 / 3, or that half way.
+    assert datasets.load("set/Short-v0/medium-replay-v0").num_transitions == 40
+    if learned:
+        assert medium.reference is not None
+        assert medium.reference[:2] == (-14.5, 5.5)
+        assert "the first to reach -7.8" in out
+    else:
+        assert medium.reference is None
+        assert "not clearly better than random" in out
+
+
 def test_other_peoples_folders_stay(copy, capsys):
     shutil.rmtree(copy / "minari" / IDS[4])
     (copy / "minari" / IDS[4]).mkdir()

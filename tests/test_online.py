@@ -307,6 +307,10 @@ def test_help_is_no_mistake():
         (["--method=uper_bound"], "did you mean 'upper_bound'"),
         (["--preset=mpbo"], "did you mean 'mbpo'"),
         (["--termination=hoper"], "termination 'hoper' is unknown (did you mean 'hopper'"),
+        (
+            ["--termination=never", "--config.dynamics.learn_termination=true"],
+            "termination is given twice",
+        ),
         (["--config.discount=1.0"], "discount must lie in [0, 1), got 1.0"),
         (["--num_seeds=0"], "num_seeds=0: 0 is not a positive integer"),
         (["--seed=2147483647", "--num_seeds=2"], "must be below 2**31, got 2147483648"),

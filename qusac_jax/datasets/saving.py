@@ -46,7 +46,8 @@ def save(
     Args:
         dataset_id: such as `pendulum/medium-v0`.
         episodes: at least one, of the same sizes; all are held in memory.
-        env_name: for `environments.make`; if it is `gym:ID`, Minari can recover it too.
+        env_name: for `environments.make`; if it is `gym:ID` and registered with
+            the name of its class, Minari can recover it too.
         reference: what counts as 0 and 100 percent, written as `ref_min_score` and
             `ref_max_score`.
         description: what policy the data come from, for people.

@@ -25,7 +25,7 @@ from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.penalties import PENALTIES, Penalty
 from qusac_jax.qusac.replay import Buffer
-from qusac_jax.task import Task, Transition
+from qusac_jax.task import Task, TerminationFn, Transition
 
 Metrics = dict[str, jax.Array]
 
@@ -337,7 +337,7 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
         _dynamics_model(config, task),
         state.dynamics,
         policy,
-        task.termination,
+        _termination(state.dynamics, config, task),
         state.replay,
         state.model_data,
         state.member_data,
@@ -374,6 +374,8 @@ def _prediction(
     if dynamics is None:
         return None
 
+    ends = _termination(dynamics, config, task)
+
     def predict_ends(observation: jax.Array, action: jax.Array):
         mean, _ = predict(dynamics, observation, action, config=config, task=task)
         # As in rollouts: beyond the range of D, no critic has been trained, and what they say there
@@ -381,7 +383,7 @@ def _prediction(
         next_observation = dynamics_lib.clip_observation(dynamics, mean[..., :-1])
         reward = mean[..., -1]
         per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
-        terminated = task.termination(per_member(observation), per_member(action), next_observation)
+        terminated = ends(per_member(observation), per_member(action), next_observation)
         return next_observation, reward, terminated
 
     return predict_ends
@@ -424,6 +426,13 @@ def _dynamics_model(config: Config, task: Task) -> networks.Dynamics:
         observation_size=task.observation_size,
         num_members=config.num_members,
     )
+
+
+def _termination(dynamics: dynamics_lib.Dynamics, config: Config, task: Task) -> TerminationFn:
+    """When an episode ends, for what the model predicts: as given, or as learned."""
+    if config.dynamics.learn_termination:
+        return dynamics_lib.termination(_dynamics_model(config, task), dynamics)
+    return task.termination
 
 
 def _penalty(config: Config) -> Penalty | None:

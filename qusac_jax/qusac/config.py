@@ -36,6 +36,8 @@ class DynamicsConfig:
     normalize_inputs: bool = checked(False, _fields.boolean)  # by the statistics of D
     # Rollouts stay inside the range that the observations of D have, per dimension.
     clip_observations: bool = checked(False, _fields.boolean)
+    # Members learn from D when an episode ends; rollouts ask them instead of `Task.termination`.
+    learn_termination: bool = checked(False, _fields.boolean)
     # 0: maximum likelihood (the paper); above, rare targets count for more.
     nll_beta: float = checked(0.75, _fields.fraction)
     # Random functions added to the members' rewards; 0: none.

@@ -12,6 +12,7 @@ import optax
 
 from qusac_jax.qusac import networks
 from qusac_jax.qusac.config import DynamicsConfig
+from qusac_jax.task import TerminationFn
 
 
 class Dynamics(NamedTuple):
@@ -35,6 +36,7 @@ def module(config: DynamicsConfig, *, observation_size: int, num_members: int) -
         num_members,
         config.init_scale,
         config.reward_prior_scale,
+        config.learn_termination,
     )
 
 
@@ -84,6 +86,29 @@ def predict(
     return mean, jnp.exp(0.5 * log_var) * dynamics.noise_scale[:, None]
 
 
+def termination(model: networks.Dynamics, dynamics: Dynamics) -> TerminationFn:
+    """Whether an episode ends, as the members have learned it: likely to, in their mean.
+
+    What a member says depends on the next observation that it is asked about, and not on the one
+    that it would itself expect: rollouts ask about the one that was drawn.
+
+    Args:
+        model: the module, with `learn_termination`.
+        dynamics: its weights.
+
+    Returns:
+        A function of observation, action and next observation, over any leading axes.
+    """
+
+    def ends(observation: jax.Array, action: jax.Array, next_observation: jax.Array) -> jax.Array:
+        inputs = scale_termination_inputs(dynamics, observation, action, next_observation)
+        flat = inputs.reshape(-1, inputs.shape[-1])
+        logits = networks.termination_logits(model, dynamics.params, flat)
+        return (jnp.mean(jax.nn.sigmoid(logits), axis=0) > 0.5).reshape(inputs.shape[:-1])
+
+    return ends
+
+
 def clip_observation(dynamics: Dynamics, observation: jax.Array) -> jax.Array:
     """A predicted observation `[..., O]`, kept inside the range that the dynamics allow."""
     return jnp.clip(observation, dynamics.observation_min, dynamics.observation_max)
@@ -93,3 +118,12 @@ def scale_inputs(dynamics: Dynamics, observation: jax.Array, action: jax.Array) 
     """What the network reads, `[..., O + A]`."""
     inputs = jnp.concatenate([observation, action], axis=-1)
     return (inputs - dynamics.input_mean) / dynamics.input_std
+
+
+def scale_termination_inputs(
+    dynamics: Dynamics, observation: jax.Array, action: jax.Array, next_observation: jax.Array
+) -> jax.Array:
+    """What the termination's part of the network reads, `[..., O + A + O]`."""
+    size = observation.shape[-1]
+    next_inputs = (next_observation - dynamics.input_mean[:size]) / dynamics.input_std[:size]
+    return jnp.concatenate([scale_inputs(dynamics, observation, action), next_inputs], axis=-1)

@@ -23,7 +23,12 @@ import optax
 
 from qusac_jax.qusac import networks, replay
 from qusac_jax.qusac.config import DynamicsConfig
-from qusac_jax.qusac.dynamics import Dynamics, optimizer, scale_inputs
+from qusac_jax.qusac.dynamics import (
+    Dynamics,
+    optimizer,
+    scale_inputs,
+    scale_termination_inputs,
+)
 
 # What draws the soft bounds of the variances together (Chua et al., 2018, appendix A).
 _BOUND_WEIGHT = 0.01
@@ -204,7 +209,24 @@ def _loss(
     bounds = params["params"]
     width = bounds["max_log_var"] - bounds["min_log_var"]
     pull = width * jnp.mean(nll_weight(log_var, beta), axis=1)
-    return jnp.sum(per_member) + _BOUND_WEIGHT * jnp.sum(pull), per_member
+    total = jnp.sum(per_member) + _BOUND_WEIGHT * jnp.sum(pull)
+    if problem.config.learn_termination:
+        # Other weights than those of the means and variances, which it therefore leaves alone.
+        total += _termination_loss(problem, slots, is_there, params)
+    return total, per_member
+
+
+def _termination_loss(
+    problem: _Problem, slots: jax.Array, is_there: jax.Array, params: networks.Params
+) -> jax.Array:
+    """Cross-entropy of the members' ends `[]`, summed over members, on the slots `[N, B]`."""
+    batch = jax.tree.map(lambda x: x[slots], problem.buffer.data)
+    inputs = scale_termination_inputs(
+        problem.dynamics, batch.observation, batch.action, batch.next_observation
+    )
+    logits = networks.termination_logits(problem.model, params, inputs)
+    loss = optax.sigmoid_binary_cross_entropy(logits, batch.terminated)
+    return jnp.sum(loss * is_there) / jnp.sum(is_there)
 
 
 def _keep_better(problem: _Problem, progress: _Progress, averaged: networks.Params) -> _Progress:

@@ -26,6 +26,8 @@ LOG_U_MAX = 40.0
 # and 5.
 _PRIOR_GAIN = 2.0
 _PRIOR_HIDDEN = (64, 64)
+# The part of the dynamics that learns when an episode ends.
+_TERMINATION, _TERMINATION_HIDDEN = "termination", (64, 64)
 # Newton-Schulz iterations of `orthogonal`: a singular value grows by 3/2 in each until near 1,
 # then converges quadratically. 50 do for values down to 1e-7 of the norm.
 _ORTHOGONAL_ITERATIONS = 50
@@ -180,6 +182,8 @@ class Dynamics(nn.Module):
     Reinforcement Learning"). What is trained has to take it away again and does so where there are
     data; elsewhere the members disagree, as draws from a posterior over rewards would. The standard
     deviation over members is 0.4 of the scale for inputs of norm 1 and 0.8 for large ones.
+
+    With `learn_termination` there are weights for `termination_logits`, too.
     """
 
     hidden: tuple[int, ...]
@@ -187,6 +191,7 @@ class Dynamics(nn.Module):
     num_members: int
     init_scale: float = 2.0
     reward_prior_scale: float = 0.0
+    learn_termination: bool = False
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -215,11 +220,35 @@ class Dynamics(nn.Module):
             )(inputs)
             prior = jax.lax.stop_gradient(self.reward_prior_scale / _PRIOR_GAIN * prior)
             mean = mean.at[..., -1:].add(prior)
+        if self.learn_termination and self.is_initializing():
+            next_observation = inputs[..., : self.observation_size]
+            _termination_head(self.num_members, _TERMINATION)(
+                jnp.concatenate([inputs, next_observation], axis=-1)
+            )
         upper = self.param("max_log_var", nn.initializers.constant(_MAX_LOG_VAR), (*stack, size))
         lower = self.param("min_log_var", nn.initializers.constant(_MIN_LOG_VAR), (*stack, size))
         # Soft bounds (Chua et al., 2018, appendix A): extrapolated variances stay reasonable.
         raw = upper[:, None] - jax.nn.softplus(upper[:, None] - raw)
         return mean, lower[:, None] + jax.nn.softplus(raw - lower[:, None])
+
+
+def _termination_head(num_members: int, name: str | None = None) -> MLP:
+    return MLP(_TERMINATION_HIDDEN, 1, (num_members,), nn.silu, precision="highest", name=name)
+
+
+def termination_logits(model: Dynamics, params: Params, inputs: jax.Array) -> jax.Array:
+    """How sure each member is that an episode ends, as log odds.
+
+    Args:
+        model: with `learn_termination`.
+        params: its parameters.
+        inputs: `[B, O + A + O]` or `[N, B, O + A + O]`: s, a and s', scaled.
+
+    Returns:
+        `[N, B]`.
+    """
+    head = {"params": params["params"][_TERMINATION]}
+    return apply(_termination_head(model.num_members), head, inputs)[..., 0]
 
 
 def _truncated_normal(scale: float) -> nn.initializers.Initializer:

@@ -313,6 +313,26 @@ def test_observe_learn_and_act_are_a_train_step_in_parts(alone):
     assert int(learned.replay.size) == int(state.replay.size)
 
 
+@pytest.mark.parametrize("log_odds", [-10.0, 10.0])
+def test_rollouts_end_where_the_members_expect_it(log_odds):
+    learns = dataclasses.replace(SMALL.dynamics, learn_termination=True)
+    config = dataclasses.replace(SMALL, method="pombu", dynamics=learns)
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    head = jax.tree.map(jnp.zeros_like, state.dynamics.params["params"]["termination"])
+    head["Dense_2"]["bias"] += log_odds + jnp.arange(-1.0, 2.0)[:, None]  # [N, 1]
+    params = {"params": {**state.dynamics.params["params"], "termination": head}}
+    state = state._replace(dynamics=state.dynamics._replace(params=params))
+    state = agent.observe(state, random_transitions(0))
+    state = agent.roll_out(state, config=config, task=TASK)
+    for buffer in (state.model_data, state.member_data):
+        is_there = np.arange(buffer.data.reward.shape[-1]) < np.asarray(buffer.size)[..., None]
+        terminated = np.asarray(buffer.data.terminated)[is_there]
+        assert (terminated == (log_odds > 0)).all()
+    assert int(state.model_data.size) == (12 if log_odds > 0 else 24)  # L F rollouts of K = 2
+    _, metrics = agent.learn(state, config=config, task=TASK)
+    assert np.isfinite(metrics["local_uncertainty"])
+
+
 def test_refresh_without_a_model_is_refused():
     config = small(presets.get("sac"))
     state = agent.init(jax.random.key(0), config=config, task=TASK)

@@ -315,3 +315,30 @@ def test_the_range_of_observations_is_that_of_the_data_and_infinite_when_off():
     np.testing.assert_array_equal(free.observation_max, np.full(2, np.inf))
     # It has no say in the fit itself.
     chex.assert_trees_all_equal(clipped.params, free.params)
+
+
+def test_learned_ends_are_those_of_the_data_and_leave_the_fit_alone():
+    ends = lambda next_observation: next_observation[..., 0] > 1.0  # for a sixth of them
+    model = dataclasses.replace(MODEL, learn_termination=True)
+    data = linear_gaussian(jax.random.key(0), CAPACITY)
+    data = data._replace(terminated=ends(data.next_observation))
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
+    start = dynamics_lib.init(model, jax.random.key(0), action_size=1, learning_rate=3e-3)
+    chex.assert_trees_all_equal(without_ends(start.params), fresh().params)
+    options = {"max_epochs": 20, "patience": 20, "normalize_inputs": True}
+    learned, _ = fit(start, buffer, jax.random.key(1), model, learn_termination=True, **options)
+    plain, _ = fit(fresh(), buffer, jax.random.key(1), **options)
+    chex.assert_trees_all_close(without_ends(learned.params), plain.params, rtol=1e-3, atol=1e-4)
+
+    test = linear_gaussian(jax.random.key(2), 600)
+    shaped = lambda x: x.reshape(3, 200, -1)
+    function = dynamics_lib.termination(model, learned)
+    found = function(*map(shaped, (test.observation, test.action, test.next_observation)))
+    assert found.shape == (3, 200)
+    assert found.dtype == bool
+    assert 0.1 < ends(test.next_observation).mean() < 0.25
+    assert (found.ravel() == ends(test.next_observation)).mean() > 0.97
+
+
+def without_ends(params):
+    return {"params": {name: x for name, x in params["params"].items() if name != "termination"}}

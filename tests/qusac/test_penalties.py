@@ -37,9 +37,9 @@ def test_mopo_is_about_the_predicted_noise_and_not_about_disagreement():
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 2.5])
-def test_refill_stores_rewards_less_the_penalty_of_all_members(scale):
+def test_rollouts_store_rewards_less_the_penalty_of_all_members(scale):
     config = dataclasses.replace(MODEL_BASED, penalty_scale=scale)
-    keys = jax.random.split(jax.random.key(0), 4)
+    keys = jax.random.split(jax.random.key(0), 3)
     data = replay.Transition(
         jax.random.normal(keys[0], (10, 3)),
         jax.random.uniform(keys[1], (10, 2)),
@@ -50,9 +50,9 @@ def test_refill_stores_rewards_less_the_penalty_of_all_members(scale):
     state = agent.init(jax.random.key(1), config=config, task=TASK)
     state = agent.observe(state, data)
     assert state.dynamics is not None
-    refill = jax.jit(functools.partial(agent.refill, task=TASK), static_argnames="config")
-    without = refill(state, keys[3], config=dataclasses.replace(config, penalty=None))
-    penalised = refill(state, keys[3], config=config)
+    roll_out = jax.jit(functools.partial(agent.roll_out, task=TASK), static_argnames="config")
+    without = roll_out(state, config=dataclasses.replace(config, penalty=None))
+    penalised = roll_out(state, config=config)
     for plain, less in (
         (without.model_data, penalised.model_data),
         (without.member_data, penalised.member_data),
