@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from qusac_jax.qusac import networks, replay
+from qusac_jax.qusac import losses, networks, replay
 from qusac_jax.qusac.config import DynamicsConfig
 from qusac_jax.qusac.dynamics import (
     Dynamics,
@@ -202,13 +202,13 @@ def _loss(
     beta = problem.config.nll_beta
     inputs, targets = _examples(problem.dynamics, problem.buffer, slots)
     mean, log_var = networks.apply(problem.model, params, inputs)
-    nll = jnp.mean(weighted_nll(mean, log_var, targets, beta), axis=-1)
+    nll = jnp.mean(losses.weighted_nll(mean, log_var, targets, beta), axis=-1)
     per_member = jnp.sum(nll * is_there, axis=-1) / jnp.sum(is_there)
     # The pull on the bounds weighs as little as the likelihood. At full weight it would lift the
     # lower one until beta balances it: far above the noise.
     bounds = params["params"]
     width = bounds["max_log_var"] - bounds["min_log_var"]
-    pull = width * jnp.mean(nll_weight(log_var, beta), axis=1)
+    pull = width * jnp.mean(losses.nll_weight(log_var, beta), axis=1)
     total = jnp.sum(per_member) + _BOUND_WEIGHT * jnp.sum(pull)
     if problem.config.learn_termination:
         # Other weights than those of the means and variances, which it therefore leaves alone.
@@ -248,35 +248,6 @@ def _keep_better(problem: _Problem, progress: _Progress, averaged: networks.Para
         kept_scale=keep(scale, progress.kept_scale),
         stale=jnp.where(jnp.any(better), 0, progress.stale + 1),
     )
-
-
-def weighted_nll(
-    mean: jax.Array, log_var: jax.Array, target: jax.Array, beta: float | jax.Array
-) -> jax.Array:
-    """Negative log-likelihood times the predicted variance to the power `beta`, elementwise.
-
-    Under plain likelihood (`beta` = 0) a target weighs on the mean with its inverse variance. A
-    sparse reward, seen a few times among thousands of nearly noise-free targets, is then explained
-    by a large variance and not by the mean. With 1, the means are fitted by squared error.
-
-    Args:
-        mean: `[...]` of the Gaussian.
-        log_var: `[...]`, its log variance.
-        target: `[...]`.
-        beta: in [0, 1].
-
-    Returns:
-        `[...]` the loss without its constant; no gradient flows through the weight.
-
-    Source: Seitzer et al. (2022), "On the Pitfalls of Heteroscedastic Uncertainty Estimation".
-    """
-    nll = jnp.square(mean - target) * jnp.exp(-log_var) + log_var
-    return nll * nll_weight(log_var, beta)
-
-
-def nll_weight(log_var: jax.Array, beta: float | jax.Array) -> jax.Array:
-    """The factor `[...]` of `weighted_nll`, which no gradient flows through."""
-    return jax.lax.stop_gradient(jnp.exp(beta * log_var))
 
 
 def shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_rows: int) -> jax.Array:

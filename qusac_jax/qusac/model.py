@@ -1,0 +1,182 @@
+"""What the agent does with its model: fits it, rolls it out, reads its predictions.
+
+Axes: N members, B batch, O observation size, A action size.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qusac_jax._checks import is_concrete
+from qusac_jax.qusac import dynamics as dynamics_lib
+from qusac_jax.qusac import fitting, rollouts
+from qusac_jax.qusac import learner as learner_lib
+from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.penalties import PENALTIES, Penalty
+from qusac_jax.qusac.state import TrainState, act, dynamics_model, num_rollouts
+from qusac_jax.task import Task, TerminationFn
+
+_NO_DYNAMICS = "there are no dynamics: critic_data 'replay' trains without a model"
+
+
+def refresh(
+    state: TrainState, *, config: Config, task: Task
+) -> tuple[TrainState, fitting.FitReport]:
+    """Fits the dynamics on D and fills the model's buffers (Algorithm 2, lines 6-10).
+
+    Called every F environment steps, by the host: under `vmap` a `cond` would run it every step.
+
+    Args:
+        state: donated; its replay buffer holds at least two transitions.
+        config: hyperparameters; `uses_model` must hold.
+        task: the environment's sizes and termination.
+
+    Returns:
+        The state and how the fit went.
+
+    Raises:
+        ValueError: if the agent has no model.
+    """
+    key, key_fit, key_roll = jax.random.split(state.key, 3)
+    state, report = _fit(state._replace(key=key), key_fit, config=config, task=task)
+    return _roll_out(state, key_roll, config=config, task=task), report
+
+
+def fit(state: TrainState, *, config: Config, task: Task) -> tuple[TrainState, fitting.FitReport]:
+    """The first half of `refresh`: fits the dynamics on D (Algorithms 2, line 6, and 3, line 2).
+
+    Args:
+        state: donated; its replay buffer holds at least two transitions.
+        config: hyperparameters; `uses_model` must hold.
+        task: the environment's sizes.
+
+    Returns:
+        The state with the fitted dynamics, and how the fit went.
+
+    Raises:
+        ValueError: if the agent has no model, and outside `jit` if D holds too little.
+    """
+    key, key_fit = jax.random.split(state.key)
+    return _fit(state._replace(key=key), key_fit, config=config, task=task)
+
+
+def roll_out(state: TrainState, *, config: Config, task: Task) -> TrainState:
+    """The second half of `refresh`: rolls the dynamics out into D_model and D_1..D_N.
+
+    Algorithms 2, lines 7-9, and 3, lines 5-7.
+
+    Args:
+        state: donated; rollouts start at states of its replay buffer.
+        config: hyperparameters; `uses_model` must hold.
+        task: the environment's sizes and termination.
+
+    Returns:
+        The state with new rollouts over the oldest ones.
+
+    Raises:
+        ValueError: if the agent has no model.
+    """
+    key, key_roll = jax.random.split(state.key)
+    return _roll_out(state._replace(key=key), key_roll, config=config, task=task)
+
+
+def predict(
+    dynamics: dynamics_lib.Dynamics,
+    observation: jax.Array,
+    action: jax.Array,
+    *,
+    config: Config,
+    task: Task,
+) -> tuple[jax.Array, jax.Array]:
+    """The members' Gaussians over (s', r), as `qusac_jax.qusac.dynamics.predict` gives them.
+
+    Args:
+        dynamics: the members' weights.
+        observation: `[B, O]` or `[N, B, O]`.
+        action: `[B, A]` or `[N, B, A]`.
+        config: hyperparameters; `uses_model` must hold.
+        task: the environment's sizes.
+
+    Returns:
+        Mean and standard deviation, `[N, B, O + 1]` each, the reward last.
+    """
+    return dynamics_lib.predict(dynamics_model(config, task), dynamics, observation, action)
+
+
+def predictor(
+    dynamics: dynamics_lib.Dynamics | None, config: Config, task: Task
+) -> learner_lib.Predict | None:
+    """The members' mean predictions as the learner reads them."""
+    if dynamics is None:
+        return None
+
+    ends = _termination(dynamics, config, task)
+
+    def predict_ends(observation: jax.Array, action: jax.Array):
+        mean, _ = predict(dynamics, observation, action, config=config, task=task)
+        # As in rollouts: beyond the range of D, no critic has been trained, and what they say there
+        # would count as disagreement of the members.
+        next_observation = dynamics_lib.clip_observation(dynamics, mean[..., :-1])
+        reward = mean[..., -1]
+        per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
+        terminated = ends(per_member(observation), per_member(action), next_observation)
+        return next_observation, reward, terminated
+
+    return predict_ends
+
+
+def _fit(
+    state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task
+) -> tuple[TrainState, fitting.FitReport]:
+    if state.dynamics is None:
+        raise ValueError(_NO_DYNAMICS)
+    if is_concrete(state.replay.size) and np.any(state.replay.size < 2):
+        raise ValueError("D holds fewer than two transitions: `observe` more before the first fit")
+    dynamics, report = fitting.fit(
+        dynamics_model(config, task),
+        state.dynamics,
+        state.replay,
+        key,
+        config=config.dynamics,
+        batch_size=config.batch_size,
+    )
+    return state._replace(dynamics=dynamics), report
+
+
+def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
+    if state.dynamics is None or state.model_data is None:
+        raise ValueError(_NO_DYNAMICS)
+
+    def policy(observation: jax.Array, key: chex.PRNGKey) -> jax.Array:
+        return act(state.actor, observation, key, config=config, task=task)
+
+    model_data, member_data = rollouts.refill(
+        dynamics_model(config, task),
+        state.dynamics,
+        policy,
+        _termination(state.dynamics, config, task),
+        state.replay,
+        state.model_data,
+        state.member_data,
+        key,
+        num_rollouts=num_rollouts(config),
+        length=config.rollout_length,
+        penalty=_penalty(config),
+    )
+    return state._replace(model_data=model_data, member_data=member_data)
+
+
+def _termination(dynamics: dynamics_lib.Dynamics, config: Config, task: Task) -> TerminationFn:
+    """When an episode ends, for what the model predicts: as given, or as learned."""
+    if config.dynamics.learn_termination:
+        return dynamics_lib.termination(dynamics_model(config, task), dynamics)
+    return task.termination
+
+
+def _penalty(config: Config) -> Penalty | None:
+    """What rollouts take off the reward: λ times the penalty of the configuration."""
+    if config.penalty is None:
+        return None
+    penalty = PENALTIES[config.penalty]
+    return lambda mean, std: config.penalty_scale * penalty(mean, std)

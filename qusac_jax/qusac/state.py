@@ -1,0 +1,117 @@
+"""The agent's state, how it begins, and its policy.
+
+Axes: N members, B batch, O observation size, A action size.
+"""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from qusac_jax.qusac import dynamics as dynamics_lib
+from qusac_jax.qusac import learner as learner_lib
+from qusac_jax.qusac import networks, replay, rollouts
+from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.replay import Buffer
+from qusac_jax.task import Task
+
+
+class TrainState(NamedTuple):
+    """Everything that a run needs to continue, but for the environment."""
+
+    learner: learner_lib.Learner
+    dynamics: dynamics_lib.Dynamics | None  # None without a model
+    replay: Buffer  # D
+    model_data: Buffer | None  # D_model
+    member_data: Buffer | None  # D_1..D_N, leaves [N, ...]
+    key: chex.PRNGKey
+
+    @property
+    def actor(self) -> networks.Params:
+        """The policy's weights, for `act`."""
+        return self.learner.actor
+
+
+def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
+    """Random networks and empty buffers.
+
+    Args:
+        key: consumed; one per run.
+        config: hyperparameters.
+        task: sizes and termination of the environment.
+
+    Returns:
+        The state before the first step.
+    """
+    key_learner, key_dynamics, key_run = jax.random.split(key, 3)
+    sizes = (task.observation_size, task.action_size)
+    dynamics = model_data = member_data = None
+    if config.uses_model:
+        dynamics = dynamics_lib.init(
+            dynamics_model(config, task),
+            key_dynamics,
+            action_size=task.action_size,
+            learning_rate=config.dynamics.learning_rate,
+        )
+        capacity = model_capacity(config)
+        model_data = replay.init(capacity, *sizes)
+        if config.critic_data == "member":
+            empty = replay.init(capacity, *sizes)
+            member_data = jax.tree.map(
+                lambda x: jnp.zeros((config.num_members, *x.shape), x.dtype), empty
+            )
+    return TrainState(
+        learner=learner_lib.init(key_learner, config, *sizes),
+        dynamics=dynamics,
+        replay=replay.init(config.replay_capacity, *sizes),
+        model_data=model_data,
+        member_data=member_data,
+        key=key_run,
+    )
+
+
+def act(
+    actor: networks.Params,
+    observation: jax.Array,
+    key: chex.PRNGKey | None = None,
+    *,
+    config: Config,
+    task: Task,
+) -> jax.Array:
+    """The policy's action: drawn with a key, the mean action without (Algorithm 2, line 11).
+
+    Args:
+        actor: the policy's weights, `TrainState.actor`.
+        observation: `[..., O]`.
+        key: consumed; None for the mean action, with which policies are evaluated.
+        config: hyperparameters.
+        task: the environment's sizes.
+
+    Returns:
+        `[..., A]` in [-1, 1].
+    """
+    module = networks.Actor(config.actor_hidden, task.action_size)
+    if key is None:
+        return networks.mean_action(module, actor, observation)
+    return networks.sample_action(module, actor, observation, key)[0]
+
+
+def dynamics_model(config: Config, task: Task) -> networks.Dynamics:
+    """The architecture of the dynamics."""
+    return dynamics_lib.module(
+        config.dynamics,
+        observation_size=task.observation_size,
+        num_members=config.num_members,
+    )
+
+
+def num_rollouts(config: Config) -> int:
+    """L F, the rollouts of a refresh for each buffer."""
+    return config.rollouts_per_step * config.fit_every
+
+
+def model_capacity(config: Config) -> int:
+    """Transitions that D_model and each D_i hold: L F k Δ, with L F rounded up to whole chunks."""
+    chunks, size = rollouts.num_chunks(num_rollouts(config), config.num_members)
+    return chunks * size * config.rollout_length * config.retain_refreshes
