@@ -22,6 +22,7 @@ from absl import flags
 from experiments import cli, tabular_figures, tabular_run
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax import posterior, ube
+from qusac_jax._fields import check_choice
 from qusac_jax.tabular import agent, environments, experiment
 
 ENVIRONMENTS = ("toy", "deep_sea", "deep_sea_stochastic", "seven_room")
@@ -100,14 +101,10 @@ def make_flags() -> flags.FlagValues:
 
 
 def make_environment(name: str, length: int) -> environments.Environment:
-    """The environment of a flag value."""
-    if name == "deep_sea":
-        return environments.deep_sea(length)
-    if name == "deep_sea_stochastic":
-        return environments.deep_sea(length, stochastic=True)
+    """The environment of a flag value other than `toy`."""
     if name == "seven_room":
         return environments.rooms()
-    raise ValueError(f"env must be one of {', '.join(ENVIRONMENTS)}, got {name!r}")
+    return environments.deep_sea(length, stochastic=name == "deep_sea_stochastic")
 
 
 def make_config(options, *, method: str, length: int) -> experiment.Config:
@@ -285,8 +282,7 @@ def run(options) -> int:
         _check_read(options, "env 'toy', which prints a table", *unread)
         print_toy()
         return 0
-    if options.env not in ENVIRONMENTS:
-        make_environment(options.env, options.length)
+    check_choice("env", options.env, ENVIRONMENTS)
     is_sea = options.env.startswith("deep_sea")
     if not is_sea:
         _check_read(options, f"env {options.env!r}, which has one size", "length", "lengths")

@@ -26,12 +26,6 @@ def check_scalars(**values) -> None:
             )
 
 
-def check_choice(name: str, value, choices) -> None:
-    """Raises `ValueError` unless the value is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-
-
 def check_discount(discount) -> None:
     """Raises `ValueError` unless the discount is in [0, 1]."""
     if not 0 <= float(discount) <= 1:

@@ -25,13 +25,13 @@ import jax.numpy as jnp
 
 from qusac_jax import linear
 from qusac_jax._checks import (
-    check_choice,
     check_problem,
     check_result,
     check_scalars,
     check_shapes,
     is_concrete,
 )
+from qusac_jax._fields import check_choice
 from qusac_jax._next_values import average, next_mean, next_variance, over_actions
 from qusac_jax.moments import Moments, solve_moments
 

@@ -266,14 +266,14 @@ def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, conte
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--env=maze"], "env must be one of toy"),
+        (["--env=maze"], "env 'maze' is unknown; choose from toy"),
         (["--length=1"], "length must be an integer of at least 2, got 1"),
         (["--num_episodes=0"], "num_episodes must be an integer of at least 1, got 0"),
         (["--num_seeds=0"], "num_seeds must be at least 1, got 0"),
-        (["--method=dqn"], "method must be one of ensemble_mean"),
+        (["--method=dqn"], "method 'dqn' is unknown; choose from ensemble_mean"),
         (["--discount=1.5"], "discount must be in [0, 1) in float32, got 1.5"),
         (["--figure", "--lengths=ten"], "lengths must be integers"),
-        (["--figure", "--methods=dqn"], "method must be one of"),
+        (["--figure", "--methods=dqn"], "method 'dqn' is unknown"),
         (["--figure", "--methods="], "methods must name at least one"),
         (["--figure", "--inspect"], "figure and inspect are two programs"),
         (

@@ -19,6 +19,7 @@ from qusac_jax.task import Task, TerminationFn
 
 DEFAULT_EPISODE_STEPS = 1000  # where neither the task nor Gymnasium's registry has a limit
 RENDER_HEIGHT, RENDER_WIDTH = 240, 320
+_UNLIMITED = 1e10  # bound that MuJoCo gives an actuator without limits
 
 
 class Spec(NamedTuple):
@@ -177,8 +178,7 @@ def _check_action_space(name: str, action: spaces.Space) -> spaces.Box:
             f"env: {name!r} has the action space {action}, but actions must be a flat Box; choose "
             "an environment with continuous actions"
         )
-    # MuJoCo's word for an actuator without limits is 1e10.
-    bounded = np.all(np.maximum(np.abs(action.low), np.abs(action.high)) < 1e10)
+    bounded = np.all(np.maximum(np.abs(action.low), np.abs(action.high)) < _UNLIMITED)
     if not bounded or not np.issubdtype(action.dtype, np.floating):
         raise ValueError(
             f"env: {name!r} has the unbounded or integer action space {action}, but actions are "

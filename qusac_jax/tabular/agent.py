@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax import linear, moments, posterior
-from qusac_jax._checks import check_choice, check_count
+from qusac_jax._checks import check_count
+from qusac_jax._fields import check_choice
 from qusac_jax._next_values import next_mean
 
 METHODS = (

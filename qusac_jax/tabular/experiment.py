@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax import posterior
-from qusac_jax._checks import ROW_TOLERANCE, check_choice, check_count
+from qusac_jax._checks import ROW_TOLERANCE, check_count
+from qusac_jax._fields import check_choice
 from qusac_jax.tabular import agent as agents
 from qusac_jax.tabular.environments import Environment
 
