@@ -97,15 +97,15 @@ class OnlineRun(Run):
     def _advance(self) -> dict[str, jax.Array]:
         """One step of every environment and what follows from it."""
         result = self._env.step(self._action)
-        transition = qusac.Transition(
-            *self._as_arrays(
-                self._observation,
-                self._action,
-                result.reward,
-                result.next_observation,
-                result.terminated,
-            )
+        # Host arrays where the type says device arrays: the compiled call moves them.
+        host_arrays: tuple[Any, ...] = (
+            self._observation,
+            self._action,
+            result.reward,
+            result.next_observation,
+            result.terminated,
         )
+        transition = qusac.Transition(*host_arrays)
         self._note_rewards(result)
         self.step += 1
         metrics: dict[str, jax.Array] = {}
@@ -124,10 +124,6 @@ class OnlineRun(Run):
         self._observation, self._action = result.observation, np.asarray(action)
         self._check_update(metrics, self._action)
         return metrics
-
-    def _as_arrays(self, *arrays: np.ndarray) -> tuple[Any, ...]:
-        """Host arrays where the type says device arrays: the compiled call moves them."""
-        return arrays
 
     def _note_rewards(self, result: environments.StepResult) -> None:
         self._rewarded_steps += result.reward > self._reward_threshold
