@@ -8,7 +8,7 @@ ARGS ?=
 # A finished short run; the same with a larger --num_steps continues it.
 FIRST_RUN := --env=cartpole_swingup --size=small --num_steps=10000 --workdir=runs/cartpole_swingup
 # Datasets of the pendulum, made in a minute, and a run on one of them.
-COLLECT := --env=gym:Pendulum-v1 --size=small --workdir=runs/collect_pendulum
+COLLECT := --env=gym:Pendulum-v1 --size=small --workdir=runs/collect_pendulum --exist_ok
 OFFLINE := --dataset=Pendulum-v1/medium-expert-v0 --size=small --num_steps=20000 \
   --eval_every=2000 --checkpoint_every=10000 --workdir=runs/offline_pendulum
 # Processes that share the tests, a file each.

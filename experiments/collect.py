@@ -57,6 +57,9 @@ def make_flags() -> flags.FlagValues:
         "reference_episodes", 100, "for the returns that are 0 and 100 percent", 2, **define
     )
     flags.DEFINE_integer("checkpoint_every", None, "steps; default as eval_every", 1, **define)
+    flags.DEFINE_boolean(
+        "exist_ok", False, "no mistake if this workdir's datasets are all there", **define
+    )
     flags.DEFINE_enum(
         "resume",
         "latest",
@@ -97,7 +100,7 @@ def run(options: Any) -> int | None:
         "num_transitions": num_transitions,
         "reference_episodes": options.reference_episodes,
     }
-    shelf = Shelf(workdir, name, chosen)
+    shelf = Shelf(workdir, name, chosen, exist_ok=options.exist_ok)
     devices = cli.select_device(options.device)
     eval_every = options.eval_every or max(1, num_steps // _EVALUATIONS)
     schedule = {

@@ -25,13 +25,21 @@ _FILES = {"data/metadata.json", "data/main_data.hdf5"}
 class Shelf:
     """The ids PREFIX/KIND-v0, and the plan of the run that fills them."""
 
-    def __init__(self, workdir: pathlib.Path, prefix: str, chosen: Mapping[str, Any]):
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        prefix: str,
+        chosen: Mapping[str, Any],
+        *,
+        exist_ok: bool = False,
+    ):
         """Looks at what is there; changes nothing.
 
         Args:
             workdir: of the run; need not exist.
             prefix: of the ids, `NAME` or `NAMESPACE/NAME`.
             chosen: JSON-compatible values that all datasets must have been made with.
+            exist_ok: whether it is fine that this run has made all of them.
 
         Raises:
             ValueError: if an id is malformed or taken, all are made and told, some were made with
@@ -44,7 +52,7 @@ class Shelf:
         self._plan: dict[str, Any] | None = self._plans().get(prefix)
         taken = [self.id(kind) for kind in KINDS if not self._is_ours_to_write(kind)]
         finished = self._plan is not None and self._plan.get("finished")
-        if not taken and finished and all(self.is_made(kind) for kind in KINDS):
+        if not taken and finished and not exist_ok and all(self.is_made(kind) for kind in KINDS):
             taken = [self.id(kind) for kind in KINDS]
         if taken:
             raise ValueError(

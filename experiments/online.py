@@ -4,13 +4,15 @@
 again with the same --workdir continues a run that was interrupted.
 """
 
+import functools
+import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
-from experiments import cli, program
+from experiments import cli, handover, program
 from experiments.online_run import OnlineRun
 from qusac_jax import environments
 
@@ -22,6 +24,12 @@ def make_flags() -> flags.FlagValues:
         "env",
         "cartpole_swingup",
         f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, or gym:ID",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "init_from",
+        None,
+        "workdir of an offline run: its agent goes on learning here, with its dataset in D",
         flag_values=values,
     )
     program.define_flags(
@@ -37,10 +45,18 @@ def make_flags() -> flags.FlagValues:
 
 def run(options: Any) -> int | None:
     """Trains as the flags say, and says where the results are; returns the exit code."""
-    config = program.read_config(options)
+    source = pathlib.Path(options.init_from) if options.init_from else None
+    base = handover.config_of(source) if source else None
+    config = program.read_config(
+        options, change=lambda config: handover.continued(base, config) if base else config
+    )
     environments.check_name(options.env)
     spec = environments.spec(options.env, options.action_cost)
-    return program.train(options, spec, config, OnlineRun)
+    if source is None:
+        return program.train(options, spec, config, OnlineRun)
+    handover.check_same_agent(handover.config_of(source), config)
+    make = functools.partial(OnlineRun, init_from=source)
+    return program.train(options, spec, config, make, init_from=options.init_from)
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:

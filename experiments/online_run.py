@@ -3,12 +3,13 @@
 Axes: R seeds, O observation size, A action size.
 """
 
+import pathlib
 from typing import Any
 
 import jax
 import numpy as np
 
-from experiments import cost
+from experiments import cost, handover
 from experiments.evaluation import Evaluation
 from experiments.run import Run
 from experiments.run_directory import RunDirectory
@@ -29,11 +30,23 @@ class OnlineRun(Run):
         task: qusac.Task,
         *,
         reward_threshold: float,
+        init_from: pathlib.Path | None = None,
         **options: Any,
     ):
-        """Builds environments and the state of a run that has not begun; options as for `Run`."""
+        """Builds environments and the state of a run that has not begun.
+
+        Args:
+            directory: of the run.
+            env: to act in.
+            config: hyperparameters.
+            task: of the environment.
+            reward_threshold: as for `Run`.
+            init_from: workdir of an offline run that is continued; None for a new agent.
+            options: keyword arguments of `Run`.
+        """
         super().__init__(directory, env, config, task, reward_threshold=reward_threshold, **options)
         self._reward_threshold = reward_threshold
+        self._init_from = init_from
         self._env = environments.VectorEnvironment(
             env, self._seeds, action_cost=options["action_cost"]
         )
@@ -49,6 +62,16 @@ class OnlineRun(Run):
         self._rewarded_steps = np.zeros(len(self._seeds), np.int64)
 
     def prepare(self) -> None:
+        """Takes over what an offline run has learned, and says how long the run will take."""
+        if self._init_from is not None and not self.step:
+            self._state = handover.take_over(
+                self._init_from, self._state, self._task, self._seeds, self._placement
+            )
+            actor = self._state.actor
+            self._action = np.asarray(self._act(actor, self._observation, self._program_keys))
+        self._announce_duration()
+
+    def _announce_duration(self) -> None:
         """Says how long a run that begins will take, from a few learning steps on no data.
 
         What is compiled for them is what the run uses. Says nothing where nothing is to be learned,

@@ -84,8 +84,18 @@ def define_flags(
     cli.define_config(values, "config", qusac.Config(), _ABOUT_CONFIG)
 
 
-def read_config(options: Any, *, is_offline: bool = False) -> qusac.Config:
+def read_config(
+    options: Any,
+    *,
+    is_offline: bool = False,
+    change: Callable[[qusac.Config], qusac.Config] = lambda config: config,
+) -> qusac.Config:
     """The preset in its size with what the command line overrides.
+
+    Args:
+        options: the flags.
+        is_offline: whether the program learns from a dataset.
+        change: what a program changes of the preset before the command line does.
 
     Raises:
         ValueError: for a value that is not allowed, and for seeds that are too large.
@@ -93,7 +103,7 @@ def read_config(options: Any, *, is_offline: bool = False) -> qusac.Config:
     last = options.seed + options.num_seeds - 1
     if last > _MAX_SEED:
         raise ValueError(f"seed + num_seeds - 1 must be below 2**31, got {last}; use smaller seeds")
-    config = qusac.presets.get(options.preset, options.size, is_offline=is_offline)
+    config = change(qusac.presets.get(options.preset, options.size, is_offline=is_offline))
     if options.method is not None:
         if options["config.method"].present and options["config.method"].value != options.method:
             raise ValueError(

@@ -104,6 +104,24 @@ class Checkpointer:
             CheckpointError: if there is none, or it is truncated or of another structure. The
                 files stay as they are.
         """
+        read_step, read = self._read(
+            step,
+            device,
+            host=ocp.args.StandardRestore(jax.tree.map(_without_empty, host)),  # type: ignore[call-arg]
+        )
+        restored = jax.tree.map(_data_to_key, device, read["device"])
+        read_host = jax.tree.map(
+            lambda like, x: np.asarray(x if np.size(like) else like), host, read["host"]
+        )
+        return Restored(read_step, restored, read_host, read["metadata"])
+
+    def restore_device(self, device: PyTree) -> PyTree:
+        """Reads the part of the latest checkpoint that was on the device; as `restore`."""
+        _, read = self._read(None, device)
+        return jax.tree.map(_data_to_key, device, read["device"])
+
+    def _read(self, step: int | None, device: PyTree, **parts: Any) -> tuple[int, Any]:
+        """The parts of a checkpoint, and its step."""
         steps = self.steps()
         if not steps:
             raise CheckpointError(f"there is no complete checkpoint in {self._directory}")
@@ -122,8 +140,8 @@ class Checkpointer:
                 step,
                 args=ocp.args.Composite(
                     device=ocp.args.StandardRestore(target),  # type: ignore[call-arg]
-                    host=ocp.args.StandardRestore(jax.tree.map(_without_empty, host)),  # type: ignore[call-arg]
                     metadata=ocp.args.JsonRestore(),  # type: ignore[call-arg]
+                    **parts,
                 ),
             )
         except Exception as error:  # Orbax and TensorStore raise many types for damaged files.
@@ -132,11 +150,7 @@ class Checkpointer:
                 f"{_first_line(error)}. Nothing was changed; use an older checkpoint "
                 f"(--resume=latest_good), or another workdir"
             ) from error
-        restored = jax.tree.map(_data_to_key, device, read["device"])
-        read_host = jax.tree.map(
-            lambda like, x: np.asarray(x if np.size(like) else like), host, read["host"]
-        )
-        return Restored(step, restored, read_host, read["metadata"])
+        return step, read
 
     def restore_latest_good(self, device: PyTree, host: PyTree) -> Restored:
         """Reads the latest checkpoint that can be read.

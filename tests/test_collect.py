@@ -145,6 +145,11 @@ def test_a_second_call_refuses_before_it_trains(copy, capsys):
     assert err.count("Short-v0/random-v0") >= 2
     assert "--namespace" in err
     assert sorted(p for p in copy.rglob("*")) == before
+    assert run(f"--workdir={copy}/other", "--exist_ok") == 2  # of another run
+    assert run(f"--workdir={copy}/run", "--exist_ok") == 0
+    out = capsys.readouterr().out
+    assert "making" not in out
+    assert "Short-v0/random-v0" in out
     assert run(f"--workdir={copy}/run", "--namespace=mine") == 0  # trains nothing anew
     out = capsys.readouterr().out
     assert "continuing at step 80" in out

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import qusac_jax
-from experiments import cost, offline
+from experiments import cost, offline, online
 from experiments.offline_run import OfflineRun
 from qusac_jax import datasets, environments, qusac
 
@@ -175,3 +175,56 @@ def test_the_papers_sizes_fit_into_16_gb():
     assert needed.replay == 1_000_000 * per_transition + counters
     assert needed.model_data == 6 * (3_750_000 * per_transition + counters)
     assert needed.total < 4e9
+
+
+ONLINE = [
+    "online",
+    f"--env={ENV}",
+    "--termination=never",
+    "--num_steps=8",
+    "--num_seeds=2",
+    "--eval_every=4",
+    "--eval_episodes=2",
+    "--checkpoint_every=4",
+    "--config.fit_every=4",
+    "--config.rollouts_per_step=2",
+    "--config.rollout_length=2",
+    "--config.batch_size=8",
+    "--config.updates_per_step=2",
+    "--config.replay_capacity=200",
+    "--config.dynamics.max_epochs=2",
+]
+
+
+def test_an_offline_agent_goes_on_online(finished, dataset, tmp_path, capsys):
+    workdir = tmp_path / "online"
+    arguments = [*ONLINE, f"--workdir={workdir}", f"--init_from={finished}"]
+    assert online.main([*arguments, "--config.risk_schedule=linear:-1:1:100"]) == 0
+    config = json.loads((workdir / "config.json").read_text())["config"]
+    assert config["critic_hidden"] == [8]
+    assert config["dynamics"]["normalize_inputs"]
+    assert config["real_ratio"] == 0.5
+    rows = rows_of(workdir)
+    # D holds the dataset before the first step, and one transition more after each.
+    assert [float(row["replay_size"]) for row in rows[::2]] == [
+        dataset.num_transitions + step for step in (0, 4, 8)
+    ]
+    last, first = rows_of(finished)[-2:], rows[:2]
+    assert [row["alpha"] for row in first] == [row["alpha"] for row in last]
+    # Two steps are too few to learn from: the policy is the offline run's, for each seed.
+    short = tmp_path / "short"
+    few = ["--num_steps=2", "--eval_every=2", f"--workdir={short}", f"--init_from={finished}"]
+    assert online.main([*ONLINE, *few]) == 0
+    for seed in (0, 1):
+        policies = [
+            qusac_jax.load_policy(path, seed_index=seed) for path in (finished, short, workdir)
+        ]
+        actions = [float(policy(np.ones(3))[0]) for policy in policies]
+        assert actions[0] == actions[1] != actions[2]
+    capsys.readouterr()
+    assert online.main([*ONLINE, f"--init_from={finished}", "--config.num_members=3"]) == 2
+    assert "the offline run has num_members 2, got 3" in capsys.readouterr().err
+    assert online.main([*ONLINE, f"--init_from={finished}", "--num_seeds=1"]) == 2
+    assert "use --seed=0 --num_seeds=2" in capsys.readouterr().err
+    assert online.main([*ONLINE, f"--init_from={tmp_path / 'nowhere'}"]) == 2
+    assert "pass the workdir of an offline run" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from qusac_jax import _fields
 from qusac_jax._fields import checked
+from qusac_jax.qusac import risk as risk_lib
 from qusac_jax.qusac import uncertainty
 from qusac_jax.qusac.penalties import PENALTIES
 from qusac_jax.qusac.regularizers import REGULARIZERS
@@ -82,6 +83,7 @@ class Config:
     # How the variance of the values is estimated and used.
     method: str = "upper_bound"  # qvariance of Algorithm 1, line 4
     risk: float = checked(1.0, _fields.finite)  # λ of eq. (9), policy_opt: > 0 seeks, < 0 avoids
+    risk_schedule: str | None = None  # KIND:START:END:UPDATES in place of risk, see `risk.parse`
     num_members: int = checked(5, _fields.integer(1))  # N, dynamics models and critic groups
     num_critics: int = checked(1, _fields.integer(1))  # M per group, whose value is their minimum
     critic_data: CriticData = "member"  # member: D_1..D_N, model: D_model, replay: D (no model)
@@ -142,6 +144,8 @@ class Config:
                 f"{self.replay_capacity}], got {self.warmup_steps}; lower it, or raise "
                 "replay_capacity"
             )
+        if self.risk_schedule is not None:
+            risk_lib.parse(self.risk_schedule)
         self._check_enough_to_disagree()
         self._check_penalty_and_regularizer()
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from qusac_jax.qusac import losses, networks, replay, uncertainty
+from qusac_jax.qusac import risk as risk_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.regularizers import REGULARIZERS
 
@@ -35,6 +36,7 @@ class Learner(NamedTuple):
     unet_opt: optax.OptState
     temperature_opt: optax.OptState
     local_max: jax.Array  # [] running maximum of the local uncertainty that is propagated
+    num_updates: jax.Array  # [] int32, gradient updates so far
 
 
 class Parts(NamedTuple):
@@ -91,6 +93,7 @@ def init(key: chex.PRNGKey, config: Config, observation_size: int, action_size: 
         unet_opt=parts.unet_optimizer.init(unet),
         temperature_opt=parts.temperature_optimizer.init(log_temperature),
         local_max=jnp.zeros(()),
+        num_updates=jnp.zeros((), jnp.int32),
     )
 
 
@@ -129,6 +132,7 @@ def update(
     learner = _update_targets(parts, learner)
     learner, log_prob, actor_metrics = _update_actor(parts, learner, policy_batch, key_actor)
     learner = _update_temperature(parts, learner, log_prob)
+    learner = learner._replace(num_updates=learner.num_updates + 1)
     return learner, metrics | actor_metrics | {"alpha": jnp.exp(learner.log_temperature)}
 
 
@@ -213,12 +217,17 @@ def _update_targets(parts: Parts, learner: Learner) -> Learner:
 def _update_actor(
     parts: Parts, learner: Learner, batch: replay.Transition, key: chex.PRNGKey
 ) -> tuple[Learner, jax.Array, dict[str, jax.Array]]:
+    config = parts.config
+    risk: jax.Array | float = config.risk
+    if config.risk_schedule is not None:
+        risk = jnp.asarray(risk_lib.parse(config.risk_schedule)(learner.num_updates))
+
     def loss(params: networks.Params):
         action, log_prob = networks.sample_action(parts.actor, params, batch.observation, key)
         q = networks.apply(parts.critic, learner.critic, batch.observation, action)
         std = value_std(parts, learner, batch.observation, action, q)
         temperature = jnp.exp(learner.log_temperature)
-        value = losses.actor_loss(q, std, log_prob, temperature, parts.config.risk)
+        value = losses.actor_loss(q, std, log_prob, temperature, risk)
         metrics = {
             "actor_loss": value,
             "mean_q": jnp.mean(losses.group_value(q)),

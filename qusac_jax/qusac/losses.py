@@ -98,7 +98,11 @@ def unet_loss(log_u: jax.Array, target: jax.Array) -> jax.Array:
 
 
 def actor_loss(
-    q: jax.Array, std: jax.Array, log_prob: jax.Array, temperature: jax.Array | float, risk: float
+    q: jax.Array,
+    std: jax.Array,
+    log_prob: jax.Array,
+    temperature: jax.Array | float,
+    risk: jax.Array | float,
 ) -> jax.Array:
     """Minus the objective of eq. (14), actor_loss: mean_i min_j Q_ij + λ sqrt(U) - α log π.
 

@@ -1,0 +1,146 @@
+"""From an offline run to an online one: the same agent goes on, with the dataset in D.
+
+What the agent has learned (actor, critics, U-net, temperature, dynamics) is taken over as it is;
+what differs between Algorithms 2 and 3 (data, refreshes, λ) is the online run's.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments import files, seeds
+from qusac_jax import qusac
+from qusac_jax.checkpoint import Checkpointer, CheckpointError
+
+_REMEDY = "pass the workdir of an offline run that has a checkpoint"
+# What makes the networks, or means the same in both algorithms, and so stays.
+_KEPT = (
+    "method",
+    "num_members",
+    "num_critics",
+    "critic_data",
+    "discount",
+    "actor_hidden",
+    "critic_hidden",
+    "unet_hidden",
+    "target_entropy",
+    "real_ratio",
+)
+_KEPT_DYNAMICS = (
+    "hidden",
+    "init_scale",
+    "reward_prior_scale",
+    "normalize_inputs",
+    "clip_observations",
+    "learn_termination",
+)
+_NETWORKS = (
+    "method",
+    "num_members",
+    "num_critics",
+    "critic_data",
+    "actor_hidden",
+    "critic_hidden",
+    "unet_hidden",
+)
+_WARMUP = 3  # steps; D is full of data, so that learning can begin at once
+
+
+def config_of(path: pathlib.Path) -> qusac.Config:
+    """The hyperparameters of a run, from its config.json.
+
+    Raises:
+        ValueError: if they cannot be read, or are those of another version.
+    """
+    content = files.read_json(path / "config.json", _REMEDY).get("config", {})
+
+    def as_tuples(tree: dict[str, Any]) -> dict[str, Any]:
+        return {n: tuple(value) if isinstance(value, list) else value for n, value in tree.items()}
+
+    try:
+        dynamics = qusac.DynamicsConfig(**as_tuples(content.pop("dynamics")))
+        return qusac.Config(**as_tuples(content), dynamics=dynamics)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"init_from: {path} is of another version ({error}); {_REMEDY}") from error
+
+
+def continued(offline: qusac.Config, online: qusac.Config) -> qusac.Config:
+    """The online configuration with the agent of the offline one.
+
+    D gets room for the dataset and for as much as the online configuration would hold.
+    """
+    dynamics = {name: getattr(offline.dynamics, name) for name in _KEPT_DYNAMICS}
+    return dataclasses.replace(
+        online,
+        **{name: getattr(offline, name) for name in _KEPT},
+        dynamics=dataclasses.replace(online.dynamics, **dynamics),
+        replay_capacity=offline.replay_capacity + online.replay_capacity,
+        warmup_steps=_WARMUP,
+    )
+
+
+def check_same_agent(offline: qusac.Config, online: qusac.Config) -> None:
+    """Raises `ValueError` if the command line asks for other networks than those taken over."""
+    kept = dataclasses.asdict(continued(offline, online))
+    asked = dataclasses.asdict(online)
+    for name in _NETWORKS:
+        if kept[name] != asked[name]:
+            raise ValueError(
+                f"init_from: the offline run has {name} {kept[name]!r}, got {asked[name]!r}; leave "
+                "it out, the agent is taken over as it is"
+            )
+
+
+def take_over(
+    path: pathlib.Path,
+    state: qusac.TrainState,
+    task: qusac.Task,
+    run_seeds: Sequence[int],
+    placement: jax.sharding.NamedSharding | None,
+) -> qusac.TrainState:
+    """The state `[R, ...]` of an online run, with agent and data of an offline run's checkpoint.
+
+    Args:
+        path: workdir of the offline run.
+        state: of the online run before its first step, of the configuration `continued`.
+        task: of the environment.
+        run_seeds: R seeds, those of the offline run.
+        placement: of the state's arrays.
+
+    Raises:
+        ValueError: if there is no checkpoint that fits.
+    """
+    about = files.read_json(path / "config.json", _REMEDY)
+    first = about.get("seed", 0)
+    there = list(range(first, first + about.get("num_seeds", 0)))
+    if there != list(run_seeds):
+        raise ValueError(
+            f"init_from: {path} has the seeds {there}, this run {list(run_seeds)}; use "
+            f"--seed={first} --num_seeds={len(there)}"
+        )
+    init = seeds.mapped(qusac.init, config=config_of(path), task=task)
+    like = init(seeds.keys(run_seeds, 1)[:, 0])
+    try:
+        restored = Checkpointer(path / "checkpoints").restore_device(like)
+    except CheckpointError as error:
+        raise ValueError(f"init_from: {path} cannot be continued ({error}); {_REMEDY}") from error
+    taken = jax.tree.map(np.asarray, restored._replace(key=None))
+    data = jax.tree.map(_over_the_first, state.replay.data, taken.replay.data)
+    count = taken.replay.size
+    buffer = state.replay._replace(data=data, size=count, position=count)
+    return state._replace(
+        learner=seeds.placed(taken.learner, placement),
+        dynamics=seeds.placed(taken.dynamics, placement),
+        replay=seeds.placed(buffer, placement),
+    )
+
+
+def _over_the_first(empty: Any, data: np.ndarray) -> np.ndarray:
+    """Arrays `[R, C, ...]` whose first slots hold the data `[R, T, ...]`."""
+    result = np.array(empty)
+    result[:, : data.shape[1]] = data
+    return result

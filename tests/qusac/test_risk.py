@@ -1,0 +1,80 @@
+"""Schedules of λ, and that the actor follows them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qusac_jax.qusac import learner as learner_lib
+from qusac_jax.qusac import losses, networks, replay, risk
+from qusac_jax.qusac.config import Config
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("linear:-1:1:200", [-1.0, -0.5, 0.0, 1.0, 1.0]),
+        # Half a turn of the cosine: cos(pi / 4) after a quarter of the way.
+        ("cosine:-1:1:200", [-1.0, -np.sqrt(0.5), 0.0, 1.0, 1.0]),
+        ("linear:1:0:50", [1.0, 0.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_schedules_go_from_start_to_end_and_stay(text, values):
+    schedule = risk.parse(text)
+    found = [float(schedule(count)) for count in (0, 50, 100, 200, 900)]
+    np.testing.assert_allclose(found, values, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("linaer:1:0:5", "did you mean 'linear'"),
+        ("linear:1:0", "must be KIND:START:END:UPDATES"),
+        ("linear:1:0:5:6", "must be KIND:START:END:UPDATES"),
+        ("linear:a:0:5", "must be KIND:START:END:UPDATES"),
+        ("linear:1:0:2.5", "must be KIND:START:END:UPDATES"),
+        ("linear:1:inf:5", "finite ends"),
+        ("linear:1:0:0", "at least one update"),
+    ],
+)
+def test_mistakes_are_named_when_the_config_is_made(text, message):
+    with pytest.raises(ValueError, match=message):
+        Config(risk_schedule=text)
+
+
+def test_the_actor_is_trained_with_the_risk_of_its_update():
+    config = Config(
+        method="ensemble_var",
+        risk=77.0,  # which the schedule takes the place of
+        risk_schedule="linear:-1:1:2",
+        num_members=2,
+        batch_size=4,
+        actor_hidden=(8,),
+        critic_hidden=(8,),
+    )
+    keys = jax.random.split(jax.random.key(0), 4)
+    batch = replay.Transition(
+        jax.random.normal(keys[0], (4, 3)),
+        jax.random.uniform(keys[1], (4, 1)),
+        jnp.zeros(4),
+        jax.random.normal(keys[2], (4, 3)),
+        jnp.zeros(4, bool),
+    )
+    groups = jax.tree.map(lambda x: jnp.stack([x, x]), batch)
+    start = learner_lib.init(keys[3], config, 3, 1)
+    updated = start
+    for expected in (-1.0, 0.0, 1.0, 1.0):
+        fixed = dataclasses.replace(config, risk=expected, risk_schedule=None)
+        same, _ = learner_lib.update(updated, groups, batch, None, keys[0], config=fixed)
+        updated, _ = learner_lib.update(updated, groups, batch, None, keys[0], config=config)
+        for one, other in zip(
+            jax.tree.leaves(updated.actor), jax.tree.leaves(same.actor), strict=True
+        ):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    assert int(updated.num_updates) == 4
+    # The standard deviations that the risk multiplies are not 0, or any risk would do.
+    critic = networks.Critic(config.critic_hidden, config.num_groups, config.num_critics)
+    q = losses.group_value(networks.apply(critic, start.critic, batch.observation, batch.action))
+    assert float(q.std(0).min()) > 1e-3
