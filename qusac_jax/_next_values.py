@@ -1,6 +1,6 @@
-"""Mean and variance of the next value under rows of probabilities.
+"""Mean and variance of the next value, and the local uncertainty that is made of them.
 
-Missing mass is termination, where the value is 0. Axes: S states, A actions.
+Missing mass is termination, where the value is 0. Axes: S states, A actions, N ensemble members.
 """
 
 import functools
@@ -56,3 +56,52 @@ def with_derivative_of(exact: jax.Array, cleaned: jax.Array) -> jax.Array:
 def over_actions(policy: jax.Array, x: jax.Array) -> jax.Array:
     """`[..., S]` mean of `x` `[..., S, A]` over the actions of a policy `[S, A]`."""
     return average("sa,...sa->...s", policy, x)
+
+
+def moments_of_v(transition, policy, v):
+    """Mean and variance `[S]` of V(s') over a and s'."""
+    mean = over_actions(policy, next_mean(transition, v))
+    centre = jnp.broadcast_to(mean[:, None], policy.shape)
+    return mean, over_actions(policy, next_variance(transition, v, centre))
+
+
+def moments_of_q(transition, policy, q):
+    """Mean and variance `[S, A]` of Q(s', a') over s' and a'."""
+    v = over_actions(policy, q)
+    within = over_actions(policy, jnp.square(q - v[:, None]))
+    mean = next_mean(transition, v)
+    return mean, next_variance(transition, v, mean, within)
+
+
+def local_uncertainty(form, next_moments, ensemble, members, mean):
+    """Local uncertainty of V or Q; a UBE propagates discount^2 times it.
+
+    Args:
+        form: "total", "gap" or "difference", as for `ube.solve_exact`; "pombu" or "upper_bound".
+        next_moments: `moments_of_v` or `moments_of_q`.
+        ensemble: transitions `[N, S, A, S]`, their mean `[S, A, S]`, and the policy `[S, A]`.
+        members: `[N, S]` V or `[N, S, A]` Q of each member.
+        mean: `[S]` or `[S, A]`, of the mean MDP.
+
+    Returns:
+        `[S]` or `[S, A]`.
+    """
+    transition, mean_transition, policy = ensemble
+    if form == "upper_bound":
+        return members.var(0)
+
+    def aleatoric(transition, value):
+        return next_moments(transition, policy, value)[1]
+
+    of_members = jax.vmap(aleatoric)  # each member's transition with its own value
+    of_mean = jax.vmap(aleatoric, in_axes=(0, None))  # each member's transition, the mean value
+    if form == "total":
+        return aleatoric(mean_transition, mean) - of_members(transition, members).mean(0)
+    w = jax.vmap(next_moments, in_axes=(0, None, None))(transition, policy, mean)[0].var(0)
+    if form == "pombu":
+        return w
+    if form == "gap":
+        gap = of_members(transition, members) - of_mean(transition, mean)
+    else:
+        gap = of_members(transition, members - mean)
+    return w - gap.mean(0)

@@ -32,7 +32,14 @@ from qusac_jax._checks import (
     is_concrete,
 )
 from qusac_jax._fields import check_choice
-from qusac_jax._next_values import average, next_mean, next_variance, over_actions
+from qusac_jax._next_values import (
+    average,
+    local_uncertainty,
+    moments_of_q,
+    moments_of_v,
+    next_mean,
+    over_actions,
+)
 from qusac_jax.moments import Moments, solve_moments
 
 __all__ = [
@@ -289,8 +296,8 @@ def _solve_ube(
     members = _solve_members(transition, reward, policy, discount)
     mean = _solve_bellman(mean_transition, mean_reward, policy, discount)
     ensemble = (transition, mean_transition, policy)
-    local_v = _local(form, _next_v, ensemble, members.v, mean.v)
-    local_q = _local(form, _next_q, ensemble, members.q, mean.q)
+    local_v = local_uncertainty(form, moments_of_v, ensemble, members.v, mean.v)
+    local_q = local_uncertainty(form, moments_of_q, ensemble, members.q, mean.q)
     reward_v = over_actions(policy, reward).var(0) + discount**2 * local_v
     reward_q = reward.var(0) + discount**2 * local_q
     if min_local is not None:
@@ -313,29 +320,6 @@ def _propagate(transition, policy, discount, reward_v, reward_q):
     return v, reward_q + discount**2 * next_mean(transition, next_u), solution
 
 
-def _local(form, next_moments, ensemble, members, mean):
-    """Local uncertainty of V or Q, by the function that takes moments of its next value."""
-    transition, mean_transition, policy = ensemble
-    if form == "upper_bound":
-        return members.var(0)
-
-    def aleatoric(transition, value):
-        return next_moments(transition, policy, value)[1]
-
-    of_members = jax.vmap(aleatoric)  # each member's transition with its own value
-    of_mean = jax.vmap(aleatoric, in_axes=(0, None))  # each member's transition, the mean value
-    if form == "total":
-        return aleatoric(mean_transition, mean) - of_members(transition, members).mean(0)
-    w = jax.vmap(next_moments, in_axes=(0, None, None))(transition, policy, mean)[0].var(0)
-    if form == "pombu":
-        return w
-    if form == "gap":
-        gap = of_members(transition, members) - of_mean(transition, mean)
-    else:
-        gap = of_members(transition, members - mean)
-    return w - gap.mean(0)
-
-
 @jax.jit
 def _ensemble_variance(transition, reward, policy, discount) -> Variance:
     members = _solve_members(transition, reward, policy, discount)
@@ -356,20 +340,5 @@ def _decompose(transition, reward, policy, discount) -> Decomposition:
         return total, means.var(0), variances.mean(0)
 
     return Decomposition(
-        *parts(_next_v, mean.v), *parts(_next_q, mean.q), mean.residual, mean.condition
+        *parts(moments_of_v, mean.v), *parts(moments_of_q, mean.q), mean.residual, mean.condition
     )
-
-
-def _next_v(transition, policy, v):
-    """Mean and variance `[S]` of V(s') over a and s'."""
-    mean = over_actions(policy, next_mean(transition, v))
-    centre = jnp.broadcast_to(mean[:, None], policy.shape)
-    return mean, over_actions(policy, next_variance(transition, v, centre))
-
-
-def _next_q(transition, policy, q):
-    """Mean and variance `[S, A]` of Q(s', a') over s' and a'."""
-    v = over_actions(policy, q)
-    within = over_actions(policy, jnp.square(q - v[:, None]))
-    mean = next_mean(transition, v)
-    return mean, next_variance(transition, v, mean, within)
