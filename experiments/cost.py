@@ -38,7 +38,7 @@ class Duration(NamedTuple):
             small = f"; --size=small would take {_rounded(self.small_seconds)}"
         return (
             f"{num_steps} steps will take about {_rounded(self.seconds)} "
-            f"({self.steps_per_second:.3g} learning steps/s here){small}"
+            f"({self.steps_per_second:.3g} learning steps/s here, compilation apart){small}"
         )
 
 
