@@ -35,14 +35,15 @@ class Duration(NamedTuple):
         """A line for a person who has just started a run of that many steps."""
         small = ""
         if self.small_seconds is not None:
-            small = f"; --size=small would take {_rounded(self.small_seconds)}"
+            small = f"; --size=small would take {duration(self.small_seconds)}"
         return (
-            f"{num_steps} steps will take about {_rounded(self.seconds)} "
+            f"{num_steps} steps will take about {duration(self.seconds)} "
             f"({self.steps_per_second:.3g} learning steps/s here, compilation apart){small}"
         )
 
 
-def _rounded(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """In words, for a person."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = seconds / 60

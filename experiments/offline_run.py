@@ -10,7 +10,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from experiments import calibration, seeds
+from experiments import calibration, cost, seeds
 from experiments.evaluation import Evaluation
 from experiments.run import Run
 from experiments.run_directory import RunDirectory
@@ -84,7 +84,7 @@ class OfflineRun(Run):
         Checkpointer(path).save(0, dynamics, self._fit_figures(), self._dynamics_identity())
 
     def _take_dynamics(self, path: pathlib.Path) -> None:
-        """Restores fitted dynamics, of as many seeds as this run has or of one for all."""
+        """Restores the fitted dynamics of a run on the same dataset with the same seeds."""
         try:
             restored = Checkpointer(path).restore(self._state.dynamics, self._fit_figures())
         except CheckpointError as error:
@@ -142,8 +142,8 @@ class OfflineRun(Run):
         if rate is not None and not self._has_announced:
             self._has_announced = True
             updates = rate * self._config.fit_every
-            left = (self._num_steps - self.step) / updates
-            print(f"{updates:.3g} updates/s here: about {left / 3600:.2g} h are left", flush=True)
+            left = cost.duration((self._num_steps - self.step) / updates)
+            print(f"{updates:.3g} updates/s here: about {left} are left", flush=True)
 
     def _episode_columns(self, episodes: Evaluation) -> dict[str, np.ndarray]:
         """Scores, and what the critics expected of the episodes beside what came."""

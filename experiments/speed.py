@@ -7,6 +7,18 @@ from typing import Any
 
 from experiments.cli import CompilationCounter
 
+# Of the agent, online and offline, whose compilations are counted.
+_FUNCTIONS = (
+    "collect",
+    "train_step",
+    "refresh",
+    "roll_out",
+    "learn",
+    "diagnose",
+    "values_at",
+    "act",
+)
+
 
 class Speed:
     """Learning steps per second and compilations of a run, and the pace since the last restart."""
@@ -39,9 +51,9 @@ class Speed:
 
         `act` counts two: drawing the first action, and the mean action.
         """
-        names = ("collect", "train_step", "refresh", "diagnose", "act")
         before = self._compiled_before
-        return {name: max(self._compilations[name], before.get(name, 0)) for name in names}
+        counts = {name: max(self._compilations[name], before.get(name, 0)) for name in _FUNCTIONS}
+        return {name: count for name, count in counts.items() if count}
 
     def restart(self, step: int) -> None:
         """Begins to measure `pace` anew."""

@@ -103,6 +103,8 @@ def test_a_run_leaves_scores_and_facts_behind(finished, dataset):
     assert summary["dataset"]["reference"]["origin"].endswith("(this test)")
     assert len(summary["final_scores"]) == 2
     assert summary["steps"] == 12
+    functions = ("roll_out", "learn", "diagnose", "values_at", "act")
+    assert all(summary["compilations"][name] == 1 for name in functions)
     assert qusac_jax.load_policy(finished)(np.zeros(3)).shape == (1,)
 
 
