@@ -129,11 +129,13 @@ def take_over(
     except CheckpointError as error:
         raise ValueError(f"init_from: {path} cannot be continued ({error}); {_REMEDY}") from error
     taken = jax.tree.map(np.asarray, restored._replace(key=None))
+    # A schedule of λ begins with the online run.
+    learner = taken.learner._replace(num_updates=np.zeros_like(taken.learner.num_updates))
     data = jax.tree.map(_over_the_first, state.replay.data, taken.replay.data)
     count = taken.replay.size
     buffer = state.replay._replace(data=data, size=count, position=count)
     return state._replace(
-        learner=seeds.placed(taken.learner, placement),
+        learner=seeds.placed(learner, placement),
         dynamics=seeds.placed(taken.dynamics, placement),
         replay=seeds.placed(buffer, placement),
     )
