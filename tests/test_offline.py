@@ -198,6 +198,7 @@ ONLINE = [
 ]
 
 
+@pytest.mark.slow
 def test_an_offline_agent_goes_on_online(finished, dataset, tmp_path, capsys):
     workdir = tmp_path / "online"
     arguments = [*ONLINE, f"--workdir={workdir}", f"--init_from={finished}"]

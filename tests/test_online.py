@@ -108,6 +108,7 @@ def test_a_run_compiles_each_function_once(finished):
     assert summary["compilations"] == {**once, "act": 2}  # a first draw, and the mean action
 
 
+@pytest.mark.slow
 def test_seeds_on_two_devices_are_those_on_one(finished, tmp_path):
     code, out, err = run(*TINY, f"--workdir={tmp_path}/run", num_devices=2)
     assert code == 0, out + err
@@ -143,7 +144,11 @@ def test_a_seed_alone_is_the_seed_among_others(finished, tmp_path):
     [
         # The first of two updates throws the critics out; the second one's uncertainty shows it.
         ("critic_learning_rate=1e38", "local_uncertainty"),
-        ("dynamics.learning_rate=1e38", "held-out error of the dynamics"),
+        pytest.param(
+            "dynamics.learning_rate=1e38",
+            "held-out error of the dynamics",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_divergence_stops_the_run_and_names_the_quantity(tmp_path, rate, quantity):

@@ -217,6 +217,7 @@ def test_every_method_runs_and_reports_finite_values(method):
     assert (state.learner.unet is not None) == config.uses_unet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["pombu", "exact_ube"])
 def test_local_uncertainty_of_predicted_ends_is_that_of_rewards(method):
     config = dataclasses.replace(SMALL, method=method, updates_per_step=1)
