@@ -43,7 +43,8 @@ def diagnose(
     Returns:
         Named scalars: `mean_q`, `mean_sqrt_u`, `max_sqrt_u`, `sqrt_u_bound` (the largest sqrt(U)
         that the local uncertainty of recent batches allows; NaN without a U-net), `critic_spread`
-        (root of the mean variance over members), `alpha`, `entropy`, `rewarded_share_replay`,
+        (root of the mean variance over members), `critic_spread_centered` (the same without what
+        members differ in by a constant), `alpha`, `entropy`, `rewarded_share_replay`,
         `replay_size`, and with a model `rewarded_share_model`, `rewarded_predicted` (the part of
         the reward of rewarded transitions in D, of at most B of them, that the model predicts in
         the mean; 0 where there are none) and `noise_variance` (of the members' Gaussians, mean over
@@ -91,7 +92,9 @@ def describe_values(
     action, log_prob = networks.sample_action(parts.actor, state.actor, observation, key)
     q = networks.apply(parts.critic, state.critic, observation, action)
     std = learner.value_std(parts, state, observation, action, q)
-    spread = uncertainty.ensemble_var(losses.group_value(q))
+    value = losses.group_value(q)
+    spread = uncertainty.ensemble_var(value)
+    centered = uncertainty.ensemble_var(value - jnp.mean(value, axis=-1, keepdims=True))
     bound = jnp.sqrt(parts.config.u_per_local * state.local_max)
     return {
         "mean_q": jnp.mean(losses.group_value(q)),
@@ -99,6 +102,7 @@ def describe_values(
         "max_sqrt_u": jnp.max(std),
         "sqrt_u_bound": bound if parts.config.uses_unet else jnp.full((), jnp.nan),
         "critic_spread": jnp.sqrt(jnp.mean(spread)),
+        "critic_spread_centered": jnp.sqrt(jnp.mean(centered)),
         "alpha": jnp.exp(state.log_temperature),
         "entropy": -jnp.mean(log_prob),
     }

@@ -11,9 +11,9 @@ from qusac_jax.qusac import replay
 from qusac_jax.qusac.config import DynamicsConfig
 from qusac_jax.qusac.dynamics import Dynamics, scale_inputs
 
-# Below this variance an input is constant: it carries no information, and dividing by its
+# Below this variance a column is constant: it carries no information, and dividing by its
 # deviation would carry noise.
-_MIN_INPUT_VARIANCE = 1e-12
+_MIN_VARIANCE = 1e-12
 # Bits that a word leaves for the slot's number when an epoch is shuffled; see `shuffle`.
 _MAX_SLOT_BITS = 17
 
@@ -62,7 +62,9 @@ def read(
 
 
 def with_statistics(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsConfig) -> Dynamics:
-    """The dynamics with what the configuration asks for of the statistics of D."""
+    """The dynamics with the statistics of D, those of its inputs and its range where asked for."""
+    change = buffer.data.next_observation - buffer.data.observation
+    dynamics = dynamics._replace(change_std=_mean_and_std(change, buffer.size)[1])
     if config.normalize_inputs:
         dynamics = _with_input_statistics(dynamics, buffer)
     if config.clip_observations:
@@ -72,12 +74,17 @@ def with_statistics(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsC
 
 def _with_input_statistics(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:
     inputs = jnp.concatenate([buffer.data.observation, buffer.data.action], axis=-1)
-    valid = (jnp.arange(inputs.shape[0]) < buffer.size)[:, None]
-    count = jnp.maximum(buffer.size, 1)
-    mean = jnp.sum(jnp.where(valid, inputs, 0.0), axis=0) / count
-    var = jnp.sum(jnp.where(valid, jnp.square(inputs - mean), 0.0), axis=0) / count
-    std = jnp.where(var > _MIN_INPUT_VARIANCE, jnp.sqrt(var), 1.0)
+    mean, std = _mean_and_std(inputs, buffer.size)
     return dynamics._replace(input_mean=mean, input_std=std)
+
+
+def _mean_and_std(x: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Over the first `size` rows of `x` `[C, I]`; the deviation of what is constant is 1."""
+    valid = (jnp.arange(x.shape[0]) < size)[:, None]
+    count = jnp.maximum(size, 1)
+    mean = jnp.sum(jnp.where(valid, x, 0.0), axis=0) / count
+    var = jnp.sum(jnp.where(valid, jnp.square(x - mean), 0.0), axis=0) / count
+    return mean, jnp.where(var > _MIN_VARIANCE, jnp.sqrt(var), 1.0)
 
 
 def _with_observation_range(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:

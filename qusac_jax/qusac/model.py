@@ -113,17 +113,17 @@ def predictor(
 
     ends = _termination(dynamics, config, task)
 
-    def predict_ends(observation: jax.Array, action: jax.Array):
+    def expect(observation: jax.Array, action: jax.Array) -> learner_lib.Expectation:
         mean, _ = predict(dynamics, observation, action, config=config, task=task)
         # As in rollouts: beyond the range of D, no critic has been trained, and what they say there
         # would count as disagreement of the members.
         next_observation = dynamics_lib.clip_observation(dynamics, mean[..., :-1])
-        reward = mean[..., -1]
+        change = (next_observation - observation) / dynamics.change_std
         per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
         terminated = ends(per_member(observation), per_member(action), next_observation)
-        return next_observation, reward, terminated
+        return learner_lib.Expectation(next_observation, change, mean[..., -1], terminated)
 
-    return predict_ends
+    return expect
 
 
 def _fit(

@@ -144,5 +144,6 @@ def test_unknown_preset_is_named():
         presets.get("mpbo")
 
 
-def test_methods_are_the_five_of_the_paper():
-    assert set(METHODS) == {"ensemble_mean", "ensemble_var", "upper_bound", "pombu", "exact_ube"}
+def test_methods_are_the_five_of_the_paper_and_two_more():
+    paper = {"ensemble_mean", "ensemble_var", "upper_bound", "pombu", "exact_ube"}
+    assert set(METHODS) == paper | {"centered_upper_bound", "disagreement"}
