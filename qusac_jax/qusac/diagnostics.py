@@ -7,7 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax.qusac import agent, learner, losses, networks, replay, uncertainty
+from qusac_jax.qusac import agent, fitting_data, learner, losses, networks, replay, uncertainty
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.task import Task
@@ -48,7 +48,10 @@ def diagnose(
         `replay_size`, and with a model `rewarded_share_model`, `rewarded_predicted` (the part of
         the reward of rewarded transitions in D, of at most B of them, that the model predicts in
         the mean; 0 where there are none) and `noise_variance` (of the members' Gaussians, mean over
-        members, targets and D: with a good model about its held-out squared error).
+        members, targets and D: with a good model about its held-out squared error). With learned
+        terminations `missed_ends` and `false_ends`: the share of the ends in the part of D that
+        fits hold out which the model does not predict, and the share of the other transitions there
+        for which it predicts one; 0 where there are none.
     """
     source = state.replay if state.model_data is None else state.model_data
     key_batch, key_values = jax.random.split(key)
@@ -72,6 +75,8 @@ def diagnose(
             state.dynamics, real.observation, real.action, config=config, task=task
         )
         metrics["noise_variance"] = jnp.mean(jnp.square(std))
+        if config.dynamics.learn_termination:
+            metrics |= _termination_errors(state.dynamics, state.replay, config, task)
     return metrics
 
 
@@ -179,3 +184,22 @@ def _rewarded_predicted(
     predicted = jnp.sum(jnp.where(is_rewarded, jnp.mean(mean[..., -1], axis=0), 0.0))
     actual = jnp.sum(jnp.where(is_rewarded, batch.reward, 0.0))
     return predicted / jnp.where(jnp.any(is_rewarded), actual, 1.0)
+
+
+def _termination_errors(
+    dynamics: Dynamics, buffer: replay.Buffer, config: Config, task: Task
+) -> Metrics:
+    slots = fitting_data.holdout_slots(buffer, config.dynamics)
+    is_there = slots < buffer.size
+    batch = jax.tree.map(lambda x: x[slots], buffer.data)
+    ends = agent.termination(dynamics, config=config, task=task)
+    predicted = ends(batch.observation, batch.action, batch.next_observation)
+
+    def share_wrong(which: jax.Array) -> jax.Array:
+        wrong = which & (predicted != batch.terminated)
+        return jnp.sum(wrong) / jnp.maximum(jnp.sum(which), 1)
+
+    return {
+        "missed_ends": share_wrong(is_there & batch.terminated),
+        "false_ends": share_wrong(is_there & ~batch.terminated),
+    }

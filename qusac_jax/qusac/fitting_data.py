@@ -46,6 +46,11 @@ def num_holdout(buffer: replay.Buffer, config: DynamicsConfig) -> jax.Array:
     return (buffer.size + config.holdout_every - 1) // config.holdout_every
 
 
+def holdout_slots(buffer: replay.Buffer, config: DynamicsConfig) -> jax.Array:
+    """All slots that are held out of a full buffer, also those that are not written yet."""
+    return jnp.arange(0, buffer.data.reward.shape[0], config.holdout_every)
+
+
 def training_slots(rank: jax.Array, config: DynamicsConfig) -> jax.Array:
     """The slots that are not held out, by their rank among themselves, any shape."""
     return rank + rank // (config.holdout_every - 1) + 1
