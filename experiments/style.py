@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
-# Okabe & Ito's colours, told apart by nearly everybody, and two more. The same method has the same
+# Okabe & Ito's colours, told apart by nearly everybody, and a few more. A method has the same
 # colour in every figure, whatever it is compared with.
 COLORS: Mapping[str, str] = types.MappingProxyType(
     {
@@ -26,6 +26,8 @@ COLORS: Mapping[str, str] = types.MappingProxyType(
         "ensemble_mean": "#009E73",
         "mbpo": "#D55E00",
         "sac": "#000000",
+        "centered_upper_bound": "#17BECF",
+        "disagreement": "#BCBD22",
     }
 )
 # From the most to the least visible; a figure with more settings than that repeats them.

@@ -20,7 +20,7 @@ from qusac_jax._checks import is_concrete
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import replay
 from qusac_jax.qusac.config import Config
-from qusac_jax.qusac.model import fit, predict, predictor, refresh, roll_out
+from qusac_jax.qusac.model import fit, predict, predictor, refresh, roll_out, termination
 from qusac_jax.qusac.replay import Buffer
 from qusac_jax.qusac.state import TrainState, act, init, model_capacity
 from qusac_jax.task import Task, Transition
@@ -39,6 +39,7 @@ __all__ = [
     "predict",
     "refresh",
     "roll_out",
+    "termination",
     "train_step",
 ]
 

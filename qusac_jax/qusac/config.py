@@ -11,9 +11,11 @@ from qusac_jax.qusac.penalties import PENALTIES
 from qusac_jax.qusac.regularizers import REGULARIZERS
 
 CriticData = Literal["member", "model", "replay"]
+StopRule = Literal["target", "mean"]
 
 METHODS: tuple[str, ...] = tuple(uncertainty.METHODS)
 CRITIC_DATA: tuple[str, ...] = get_args(CriticData)
+STOP_RULES: tuple[str, ...] = get_args(StopRule)
 # The first fit sees one transition fewer than the warm-up has steps, and holds the first of them
 # out.
 _LEAST_WARMUP = 3
@@ -23,9 +25,8 @@ _LEAST_WARMUP = 3
 class DynamicsConfig:
     """The ensemble of dynamics models and how it is fitted (appendix D.1).
 
-    Four defaults depart from the paper and its first code, which have `nll_beta=0.0`,
-    `ema_decay=0.0`, no `max_steps`, and judge a fit by the mean over its targets. BUILD_NOTES.md
-    has the reasons and their measurements.
+    Some defaults depart from the paper and the authors' code; the preset `paper` has theirs, and
+    BUILD_NOTES.md the reasons.
 
     Raises:
         ValueError: at construction, naming the field, its value and the remedy.
@@ -41,6 +42,10 @@ class DynamicsConfig:
     learn_termination: bool = checked(False, _fields.boolean)
     # 0: maximum likelihood (the paper); above, rare targets count for more.
     nll_beta: float = checked(0.75, _fields.fraction)
+    # Otherwise the soft bounds of the log variances stay at -10 and 0.5.
+    learn_variance_bounds: bool = checked(True, _fields.boolean)
+    # Each member trains on a sample of D with replacement, drawn anew for each fit.
+    bootstrap: bool = checked(False, _fields.boolean)
     # Random functions added to the members' rewards; 0: none.
     reward_prior_scale: float = checked(
         0.0, _fields.at_least(0, "0 is the paper's, 10 explores the sparse pendulum")
@@ -48,6 +53,8 @@ class DynamicsConfig:
     # One slot of D in this many is held out.
     holdout_every: int = checked(20, _fields.integer(2, "20 holds out 5 % of the data"))
     patience: int = checked(1, _fields.integer(1))  # epochs without a better member before a stop
+    # What makes a member better: target, the error of any; mean, that over all of them.
+    stop_rule: StopRule = "target"
     improvement: float = checked(0.01, _fields.fraction)  # relative, of a held-out error
     max_epochs: int = checked(50, _fields.integer(1))  # per fit
     # Per fit, in whole epochs, at least one; 2,500 are the paper's F x G updates.
@@ -62,6 +69,7 @@ class DynamicsConfig:
 
     def __post_init__(self) -> None:
         """Checks every field."""
+        _fields.check_choice("stop_rule", self.stop_rule, STOP_RULES)
         _fields.check_fields(self)
 
 

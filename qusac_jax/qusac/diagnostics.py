@@ -7,7 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax.qusac import agent, learner, losses, networks, replay, uncertainty
+from qusac_jax.qusac import agent, fitting_data, learner, losses, networks, replay, uncertainty
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.task import Task
@@ -43,11 +43,15 @@ def diagnose(
     Returns:
         Named scalars: `mean_q`, `mean_sqrt_u`, `max_sqrt_u`, `sqrt_u_bound` (the largest sqrt(U)
         that the local uncertainty of recent batches allows; NaN without a U-net), `critic_spread`
-        (root of the mean variance over members), `alpha`, `entropy`, `rewarded_share_replay`,
+        (root of the mean variance over members), `critic_spread_centered` (the same without what
+        members differ in by a constant), `alpha`, `entropy`, `rewarded_share_replay`,
         `replay_size`, and with a model `rewarded_share_model`, `rewarded_predicted` (the part of
         the reward of rewarded transitions in D, of at most B of them, that the model predicts in
         the mean; 0 where there are none) and `noise_variance` (of the members' Gaussians, mean over
-        members, targets and D: with a good model about its held-out squared error).
+        members, targets and D: with a good model about its held-out squared error). With learned
+        terminations `missed_ends` and `false_ends`: the share of the ends in the part of D that
+        fits hold out which the model does not predict, and the share of the other transitions there
+        for which it predicts one; 0 where there are none.
     """
     source = state.replay if state.model_data is None else state.model_data
     key_batch, key_values = jax.random.split(key)
@@ -71,6 +75,8 @@ def diagnose(
             state.dynamics, real.observation, real.action, config=config, task=task
         )
         metrics["noise_variance"] = jnp.mean(jnp.square(std))
+        if config.dynamics.learn_termination:
+            metrics |= _termination_errors(state.dynamics, state.replay, config, task)
     return metrics
 
 
@@ -91,7 +97,9 @@ def describe_values(
     action, log_prob = networks.sample_action(parts.actor, state.actor, observation, key)
     q = networks.apply(parts.critic, state.critic, observation, action)
     std = learner.value_std(parts, state, observation, action, q)
-    spread = uncertainty.ensemble_var(losses.group_value(q))
+    value = losses.group_value(q)
+    spread = uncertainty.ensemble_var(value)
+    centered = uncertainty.ensemble_var(value - jnp.mean(value, axis=-1, keepdims=True))
     bound = jnp.sqrt(parts.config.u_per_local * state.local_max)
     return {
         "mean_q": jnp.mean(losses.group_value(q)),
@@ -99,6 +107,7 @@ def describe_values(
         "max_sqrt_u": jnp.max(std),
         "sqrt_u_bound": bound if parts.config.uses_unet else jnp.full((), jnp.nan),
         "critic_spread": jnp.sqrt(jnp.mean(spread)),
+        "critic_spread_centered": jnp.sqrt(jnp.mean(centered)),
         "alpha": jnp.exp(state.log_temperature),
         "entropy": -jnp.mean(log_prob),
     }
@@ -175,3 +184,22 @@ def _rewarded_predicted(
     predicted = jnp.sum(jnp.where(is_rewarded, jnp.mean(mean[..., -1], axis=0), 0.0))
     actual = jnp.sum(jnp.where(is_rewarded, batch.reward, 0.0))
     return predicted / jnp.where(jnp.any(is_rewarded), actual, 1.0)
+
+
+def _termination_errors(
+    dynamics: Dynamics, buffer: replay.Buffer, config: Config, task: Task
+) -> Metrics:
+    slots = fitting_data.holdout_slots(buffer, config.dynamics)
+    is_there = slots < buffer.size
+    batch = jax.tree.map(lambda x: x[slots], buffer.data)
+    ends = agent.termination(dynamics, config=config, task=task)
+    predicted = ends(batch.observation, batch.action, batch.next_observation)
+
+    def share_wrong(which: jax.Array) -> jax.Array:
+        wrong = which & (predicted != batch.terminated)
+        return jnp.sum(wrong) / jnp.maximum(jnp.sum(which), 1)
+
+    return {
+        "missed_ends": share_wrong(is_there & batch.terminated),
+        "false_ends": share_wrong(is_there & ~batch.terminated),
+    }

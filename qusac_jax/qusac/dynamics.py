@@ -22,6 +22,7 @@ class Dynamics(NamedTuple):
     opt_state: optax.OptState
     input_mean: jax.Array  # [O + A]
     input_std: jax.Array  # [O + A], positive
+    change_std: jax.Array  # [O], positive: deviation of s' - s in D
     noise_scale: jax.Array  # [N, O + 1] in [0, 1], factor on the predicted standard deviations
     # Range of what rollouts may lead to: that of D, or infinite without clip_observations.
     observation_min: jax.Array  # [O]
@@ -37,6 +38,7 @@ def module(config: DynamicsConfig, *, observation_size: int, num_members: int) -
         config.init_scale,
         config.reward_prior_scale,
         config.learn_termination,
+        config.learn_variance_bounds,
     )
 
 
@@ -60,6 +62,7 @@ def init(
         opt_state=optimizer(learning_rate).init(params),
         input_mean=jnp.zeros(input_size),
         input_std=jnp.ones(input_size),
+        change_std=jnp.ones(model.observation_size),
         noise_scale=jnp.ones((model.num_members, model.observation_size + 1)),
         observation_min=jnp.full(model.observation_size, -jnp.inf),
         observation_max=jnp.full(model.observation_size, jnp.inf),

@@ -21,24 +21,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from qusac_jax.qusac import losses, networks, replay
+from qusac_jax.qusac import fitting_data, losses, networks, replay
 from qusac_jax.qusac.config import DynamicsConfig
-from qusac_jax.qusac.dynamics import (
-    Dynamics,
-    optimizer,
-    scale_inputs,
-    scale_termination_inputs,
-)
+from qusac_jax.qusac.dynamics import Dynamics, optimizer, scale_termination_inputs
 
 # What draws the soft bounds of the variances together (Chua et al., 2018, appendix A).
 _BOUND_WEIGHT = 0.01
 # Held-out examples that are predicted at once.
 _HOLDOUT_CHUNK = 256
-# Below this variance an input is constant: it carries no information, and dividing by its
-# deviation would carry noise.
-_MIN_INPUT_VARIANCE = 1e-12
-# Bits that a word leaves for the slot's number when an epoch is shuffled; see `shuffle`.
-_MAX_SLOT_BITS = 17
 
 
 class FitReport(NamedTuple):
@@ -59,6 +49,8 @@ class _Problem(NamedTuple):
     buffer: replay.Buffer
     num_train: jax.Array  # [] slots to train on
     num_steps: jax.Array  # [] gradient steps of an epoch
+    # [N, C] which training slot stands for each, None without a bootstrap.
+    bootstrap: jax.Array | None
 
 
 class _Weights(NamedTuple):
@@ -75,7 +67,8 @@ class _Progress(NamedTuple):
     opt_state: optax.OptState
     average: networks.Params
     best_params: networks.Params
-    best_mse: jax.Array  # [N, O + 1] lowest held-out errors
+    best_mse: jax.Array  # [N, O + 1] or [N, 1] lowest held-out errors, as the stop rule sees them
+    has_improved: jax.Array  # [] whether any member has, in this fit
     kept_mse: jax.Array  # [N] held-out error of the best weights, mean over targets
     kept_scale: jax.Array  # [N, O + 1] noise_scale of the best weights
     train_loss: jax.Array  # [N]
@@ -93,7 +86,7 @@ def fit(
     config: DynamicsConfig,
     batch_size: int,
 ) -> tuple[Dynamics, FitReport]:
-    """Trains all members on the buffer, each on its own shuffles of it.
+    """Trains all members on the buffer, each on its own shuffles of it or of its bootstrap.
 
     Training stops when for `patience` epochs no member has lowered its held-out error of any
     target, a component of s' - s or the reward, by the share `improvement`, compared with the
@@ -101,6 +94,10 @@ def fit(
     a reward that cannot be predicted yet would hide that the states still improve. The first epoch
     is always accepted: against the weights from before it, which fit the previous data, the
     comparison would freeze the model while the data changes.
+
+    With `stop_rule` "mean", the errors are means over targets, compared with those before the fit,
+    too. Kept are the weights of all members at the last improvement of any, or the last ones where
+    there was none.
 
     However much data there are, a fit ends after `max_epochs` or the epochs that `max_steps`
     gradient steps suffice for; the next call goes on from there.
@@ -116,13 +113,15 @@ def fit(
     Returns:
         The fitted ensemble and a report.
     """
-    if config.normalize_inputs:
-        dynamics = _with_input_statistics(dynamics, buffer)
-    if config.clip_observations:
-        dynamics = _with_observation_range(dynamics, buffer)
-    num_train = buffer.size - _num_holdout(buffer, config)
+    dynamics = fitting_data.with_statistics(dynamics, buffer, config)
+    num_train = buffer.size - fitting_data.num_holdout(buffer, config)
     num_steps = (num_train + batch_size - 1) // batch_size
-    problem = _Problem(model, config, batch_size, dynamics, buffer, num_train, num_steps)
+    bootstrap = None
+    if config.bootstrap:
+        key, key_bootstrap = jax.random.split(key)
+        shape = (model.num_members, fitting_data.max_train(buffer, config))
+        bootstrap = jax.random.randint(key_bootstrap, shape, 0, num_train)
+    problem = _Problem(model, config, batch_size, dynamics, buffer, num_train, num_steps, bootstrap)
     num_epochs = jnp.clip(config.max_steps // jnp.maximum(num_steps, 1), 1, config.max_epochs)
 
     def unfinished(progress: _Progress) -> jax.Array:
@@ -138,12 +137,17 @@ def fit(
 
 def _start(problem: _Problem, key: chex.PRNGKey) -> _Progress:
     num_members, dynamics = problem.model.num_members, problem.dynamics
+    if problem.config.stop_rule == "mean":
+        before = _judged(problem.config, _holdout_errors(problem, dynamics.params)[0])
+    else:
+        before = jnp.full((num_members, problem.model.observation_size + 1), jnp.inf)
     return _Progress(
         params=dynamics.params,
         opt_state=dynamics.opt_state,
         average=jax.tree.map(jnp.zeros_like, dynamics.params),
         best_params=dynamics.params,
-        best_mse=jnp.full((num_members, problem.model.observation_size + 1), jnp.inf),
+        best_mse=before,
+        has_improved=jnp.bool_(False),
         kept_mse=jnp.zeros(num_members),
         kept_scale=dynamics.noise_scale,
         train_loss=jnp.zeros(num_members),
@@ -157,9 +161,9 @@ def _run_epoch(problem: _Problem, progress: _Progress) -> _Progress:
     """One pass over the training slots, and what the held-out ones say about it."""
     key, key_shuffle = jax.random.split(progress.key)
     num_members, config = problem.model.num_members, problem.config
-    capacity = problem.buffer.data.reward.shape[0]
-    max_train = capacity - capacity // config.holdout_every
-    order = shuffle(key_shuffle, problem.num_train, max_train, num_members)
+    order = fitting_data.shuffle(
+        key_shuffle, problem.num_train, fitting_data.max_train(problem.buffer, config), num_members
+    )
     start = _Weights(progress.params, progress.opt_state, progress.average, jnp.zeros(num_members))
     step = functools.partial(_gradient_step, problem, order)
     end = jax.lax.fori_loop(0, problem.num_steps, step, start)
@@ -183,9 +187,10 @@ def _gradient_step(
     """Step i of an epoch that visits the training slots in the order `[N, C]`."""
     config = problem.config
     index = i * problem.batch_size + jnp.arange(problem.batch_size)
-    # Training slots are those whose number is no multiple of holdout_every.
     rank = jnp.take(order, index, axis=1, mode="clip")
-    slots = rank + rank // (config.holdout_every - 1) + 1
+    if problem.bootstrap is not None:
+        rank = jnp.take_along_axis(problem.bootstrap, rank, axis=1)
+    slots = fitting_data.training_slots(rank, config)
     is_there = (index < problem.num_train).astype(jnp.float32)
     loss = functools.partial(_loss, problem, slots, is_there)
     (_, per_member), grads = jax.value_and_grad(loss, has_aux=True)(weights.params)
@@ -200,16 +205,18 @@ def _loss(
 ) -> tuple[jax.Array, jax.Array]:
     """Sum over members `[]`, and the members' losses `[N]`, on the slots `[N, B]`."""
     beta = problem.config.nll_beta
-    inputs, targets = _examples(problem.dynamics, problem.buffer, slots)
+    inputs, targets = fitting_data.read(problem.dynamics, problem.buffer, slots)
     mean, log_var = networks.apply(problem.model, params, inputs)
     nll = jnp.mean(losses.weighted_nll(mean, log_var, targets, beta), axis=-1)
     per_member = jnp.sum(nll * is_there, axis=-1) / jnp.sum(is_there)
-    # The pull on the bounds weighs as little as the likelihood. At full weight it would lift the
-    # lower one until beta balances it: far above the noise.
-    bounds = params["params"]
-    width = bounds["max_log_var"] - bounds["min_log_var"]
-    pull = width * jnp.mean(losses.nll_weight(log_var, beta), axis=1)
-    total = jnp.sum(per_member) + _BOUND_WEIGHT * jnp.sum(pull)
+    total = jnp.sum(per_member)
+    if problem.config.learn_variance_bounds:
+        # The pull on the bounds weighs as little as the likelihood. At full weight it would lift
+        # the lower one until beta balances it: far above the noise.
+        bounds = params["params"]
+        width = bounds["max_log_var"] - bounds["min_log_var"]
+        pull = width * jnp.mean(losses.nll_weight(log_var, beta), axis=1)
+        total += _BOUND_WEIGHT * jnp.sum(pull)
     if problem.config.learn_termination:
         # Other weights than those of the means and variances, which it therefore leaves alone.
         total += _termination_loss(problem, slots, is_there, params)
@@ -230,55 +237,35 @@ def _termination_loss(
 
 
 def _keep_better(problem: _Problem, progress: _Progress, averaged: networks.Params) -> _Progress:
-    """Takes over the averaged weights of the members that they improve."""
+    """Takes over the averaged weights, of the members that the stop rule says."""
     config = problem.config
     mse, variance = _holdout_errors(problem, averaged)
     # Never up: one reward that nobody expected would make every predicted reward noisy.
     scale = jnp.sqrt(jnp.minimum(mse / variance, 1.0)) if config.ema_decay else jnp.ones_like(mse)
-    improved = jnp.any(mse < progress.best_mse * (1.0 - config.improvement), axis=-1)  # [N]
-    better = (progress.epoch == 0) | improved
+    judged = _judged(config, mse)
+    improved = jnp.any(judged < progress.best_mse * (1.0 - config.improvement), axis=-1)  # [N]
+    has_improved = progress.has_improved | jnp.any(improved)
+    if config.stop_rule == "mean":
+        better = jnp.broadcast_to(jnp.any(improved) | ~has_improved, improved.shape)
+    else:
+        better = improved = (progress.epoch == 0) | improved
 
     def keep(new: jax.Array, old: jax.Array) -> jax.Array:
         return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
     return progress._replace(
         best_params=jax.tree.map(keep, averaged, progress.best_params),
-        best_mse=jnp.minimum(mse, progress.best_mse),
+        best_mse=jnp.minimum(judged, progress.best_mse),
+        has_improved=has_improved,
         kept_mse=keep(jnp.mean(mse, axis=-1), progress.kept_mse),
         kept_scale=keep(scale, progress.kept_scale),
-        stale=jnp.where(jnp.any(better), 0, progress.stale + 1),
+        stale=jnp.where(jnp.any(improved), 0, progress.stale + 1),
     )
 
 
-def shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_rows: int) -> jax.Array:
-    """`[num_rows, max_length]`: in each row, a random order of 0..length - 1 comes first."""
-    bits = max(max_length - 1, 1).bit_length()
-    if bits > _MAX_SLOT_BITS:
-        draws = jax.random.uniform(key, (num_rows, max_length))
-        return jnp.argsort(jnp.where(jnp.arange(max_length) < length, draws, jnp.inf), axis=-1)
-    # Sorting single words is several times faster than sorting pairs, so the numbers travel in the
-    # low bits of the random words. Above them, one bit sends the rest to the end. Numbers whose
-    # random bits are the same stay in order, which does no harm while they are few: with 14 bits
-    # and more, eight on average.
-    draws = jax.random.bits(key, (num_rows, max_length), jnp.uint32) >> 1 >> bits << bits
-    number = jnp.arange(max_length, dtype=jnp.uint32)
-    rest = (number >= length).astype(jnp.uint32) << 31
-    words = jnp.sort(draws | rest | number, axis=-1)
-    return (words & ((1 << bits) - 1)).astype(jnp.int32)
-
-
-def _num_holdout(buffer: replay.Buffer, config: DynamicsConfig) -> jax.Array:
-    return (buffer.size + config.holdout_every - 1) // config.holdout_every
-
-
-def _examples(
-    dynamics: Dynamics, buffer: replay.Buffer, slots: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Inputs `[..., O + A]` and targets (s' - s, r) `[..., O + 1]` at the slots `[...]`."""
-    batch = jax.tree.map(lambda x: x[slots], buffer.data)
-    delta = batch.next_observation - batch.observation
-    targets = jnp.concatenate([delta, batch.reward[..., None]], axis=-1)
-    return scale_inputs(dynamics, batch.observation, batch.action), targets
+def _judged(config: DynamicsConfig, mse: jax.Array) -> jax.Array:
+    """The errors `[N, O + 1]` as the stop rule compares them."""
+    return jnp.mean(mse, axis=-1, keepdims=True) if config.stop_rule == "mean" else mse
 
 
 def _holdout_errors(problem: _Problem, params: networks.Params) -> tuple[jax.Array, jax.Array]:
@@ -289,12 +276,12 @@ def _holdout_errors(problem: _Problem, params: networks.Params) -> tuple[jax.Arr
     """
     model, buffer = problem.model, problem.buffer
     every = problem.config.holdout_every
-    num_holdout = _num_holdout(buffer, problem.config)
+    num_holdout = fitting_data.num_holdout(buffer, problem.config)
 
     def add_chunk(i: jax.Array, totals: tuple[jax.Array, jax.Array]):
         index = i * _HOLDOUT_CHUNK + jnp.arange(_HOLDOUT_CHUNK)
         slots = jnp.minimum(index * every, buffer.data.reward.shape[0] - 1)
-        inputs, targets = _examples(problem.dynamics, buffer, slots)
+        inputs, targets = fitting_data.read(problem.dynamics, buffer, slots)
         mean, log_var = networks.apply(model, params, inputs)
         valid = (index < num_holdout)[:, None]
         add = lambda total, x: total + jnp.sum(jnp.where(valid, x, 0.0), axis=-2)
@@ -304,25 +291,3 @@ def _holdout_errors(problem: _Problem, params: networks.Params) -> tuple[jax.Arr
     zeros = jnp.zeros((model.num_members, model.observation_size + 1))
     totals = jax.lax.fori_loop(0, num_chunks, add_chunk, (zeros, zeros))
     return jax.tree.map(lambda total: total / jnp.maximum(num_holdout, 1), totals)
-
-
-def _with_input_statistics(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:
-    inputs = jnp.concatenate([buffer.data.observation, buffer.data.action], axis=-1)
-    valid = (jnp.arange(inputs.shape[0]) < buffer.size)[:, None]
-    count = jnp.maximum(buffer.size, 1)
-    mean = jnp.sum(jnp.where(valid, inputs, 0.0), axis=0) / count
-    var = jnp.sum(jnp.where(valid, jnp.square(inputs - mean), 0.0), axis=0) / count
-    std = jnp.where(var > _MIN_INPUT_VARIANCE, jnp.sqrt(var), 1.0)
-    return dynamics._replace(input_mean=mean, input_std=std)
-
-
-def _with_observation_range(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:
-    """With next observations: what ends an episode is reached by them only."""
-    data = buffer.data
-    valid = (jnp.arange(data.reward.shape[0]) < buffer.size)[:, None]
-    lowest = lambda x: jnp.min(jnp.where(valid, x, jnp.inf), axis=0)
-    highest = lambda x: jnp.max(jnp.where(valid, x, -jnp.inf), axis=0)
-    return dynamics._replace(
-        observation_min=jnp.minimum(lowest(data.observation), lowest(data.next_observation)),
-        observation_max=jnp.maximum(highest(data.observation), highest(data.next_observation)),
-    )

@@ -17,9 +17,18 @@ from qusac_jax.qusac import risk as risk_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.regularizers import REGULARIZERS
 
-# What each member of the model expects after (observation [B, O], action [B, A]): the next
-# observation [N, B, O], the reward [N, B], and whether the episode ends there [N, B].
-Predict = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
+
+class Expectation(NamedTuple):
+    """What each member of the model expects after B pairs (s, a)."""
+
+    next_observation: jax.Array  # [N, B, O]
+    change: jax.Array  # [N, B, O] of the observation, in deviations of D
+    reward: jax.Array  # [N, B]
+    terminated: jax.Array  # [N, B] whether the episode ends there
+
+
+# Of (observation [B, O], action [B, A]).
+Predict = Callable[[jax.Array, jax.Array], Expectation]
 
 
 class Learner(NamedTuple):
@@ -296,7 +305,8 @@ def _look_ahead(
 
     Where a member expects the episode to end, its next value is 0, whatever the critics say.
     """
-    next_observation, reward, terminated = predict(batch.observation, batch.action)
+    expected = predict(batch.observation, batch.action)
+    next_observation = expected.next_observation
     num_actions = parts.config.gap_samples if parts.method.compares_actions else 1
     num_members, *shape = next_observation.shape
     next_observation = jnp.broadcast_to(
@@ -311,8 +321,8 @@ def _look_ahead(
     next_q = networks.apply(parts.critic, learner.critic, flat(next_observation), flat(action))
     next_q = losses.group_value(next_q)
     next_q = next_q.reshape(-1, *next_observation.shape[:-1])  # [groups, N, J, B]
-    next_q = jnp.where(terminated[:, None], 0.0, next_q)
-    return uncertainty.Values(q=None, next_q=next_q, reward=reward)
+    next_q = jnp.where(expected.terminated[:, None], 0.0, next_q)
+    return uncertainty.Values(None, next_q, expected.reward, expected.change)
 
 
 def value_std(

@@ -104,6 +104,22 @@ def predict(
     return dynamics_lib.predict(dynamics_model(config, task), dynamics, observation, action)
 
 
+def termination(dynamics: dynamics_lib.Dynamics, *, config: Config, task: Task) -> TerminationFn:
+    """When an episode ends, for what the model predicts: as given, or as learned.
+
+    Args:
+        dynamics: the members' weights.
+        config: hyperparameters; `uses_model` must hold.
+        task: the environment's sizes and termination.
+
+    Returns:
+        A function of observation, action and next observation, over any leading axes.
+    """
+    if config.dynamics.learn_termination:
+        return dynamics_lib.termination(dynamics_model(config, task), dynamics)
+    return task.termination
+
+
 def predictor(
     dynamics: dynamics_lib.Dynamics | None, config: Config, task: Task
 ) -> learner_lib.Predict | None:
@@ -111,19 +127,19 @@ def predictor(
     if dynamics is None:
         return None
 
-    ends = _termination(dynamics, config, task)
+    ends = termination(dynamics, config=config, task=task)
 
-    def predict_ends(observation: jax.Array, action: jax.Array):
+    def expect(observation: jax.Array, action: jax.Array) -> learner_lib.Expectation:
         mean, _ = predict(dynamics, observation, action, config=config, task=task)
         # As in rollouts: beyond the range of D, no critic has been trained, and what they say there
         # would count as disagreement of the members.
         next_observation = dynamics_lib.clip_observation(dynamics, mean[..., :-1])
-        reward = mean[..., -1]
+        change = (next_observation - observation) / dynamics.change_std
         per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
         terminated = ends(per_member(observation), per_member(action), next_observation)
-        return next_observation, reward, terminated
+        return learner_lib.Expectation(next_observation, change, mean[..., -1], terminated)
 
-    return predict_ends
+    return expect
 
 
 def _fit(
@@ -155,7 +171,7 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
         dynamics_model(config, task),
         state.dynamics,
         policy,
-        _termination(state.dynamics, config, task),
+        termination(state.dynamics, config=config, task=task),
         state.replay,
         state.model_data,
         state.member_data,
@@ -165,13 +181,6 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
         penalty=_penalty(config),
     )
     return state._replace(model_data=model_data, member_data=member_data)
-
-
-def _termination(dynamics: dynamics_lib.Dynamics, config: Config, task: Task) -> TerminationFn:
-    """When an episode ends, for what the model predicts: as given, or as learned."""
-    if config.dynamics.learn_termination:
-        return dynamics_lib.termination(dynamics_model(config, task), dynamics)
-    return task.termination
 
 
 def _penalty(config: Config) -> Penalty | None:

@@ -192,6 +192,7 @@ class Dynamics(nn.Module):
     init_scale: float = 2.0
     reward_prior_scale: float = 0.0
     learn_termination: bool = False
+    learn_variance_bounds: bool = True
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -227,6 +228,8 @@ class Dynamics(nn.Module):
             )
         upper = self.param("max_log_var", nn.initializers.constant(_MAX_LOG_VAR), (*stack, size))
         lower = self.param("min_log_var", nn.initializers.constant(_MIN_LOG_VAR), (*stack, size))
+        if not self.learn_variance_bounds:
+            upper, lower = jax.lax.stop_gradient((upper, lower))
         # Soft bounds (Chua et al., 2018, appendix A): extrapolated variances stay reasonable.
         raw = upper[:, None] - jax.nn.softplus(upper[:, None] - raw)
         return mean, lower[:, None] + jax.nn.softplus(raw - lower[:, None])

@@ -5,30 +5,54 @@ import types
 from collections.abc import Mapping
 
 from qusac_jax import _fields
-from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.config import Config, DynamicsConfig
 
-_MBPO = Config(method="ensemble_mean", risk=0.0, num_critics=2, critic_data="model")
+
+def _mbpo(config: Config) -> Config:
+    """Clipped double Q-learning on D_model instead, without a use of uncertainty."""
+    return dataclasses.replace(
+        config, method="ensemble_mean", risk=0.0, num_critics=2, critic_data="model"
+    )
+
+
+_SAC = Config(
+    method="ensemble_mean", risk=0.0, num_critics=2, critic_data="replay", updates_per_step=1
+)
+# Algorithm 2 as the paper's table (appendix D.1) and what its authors say of their code have it.
+# The critics' gain is that of their later code, whose learning curves are published.
+_PAPER = Config(
+    clip_u=False,
+    gap_samples=10,
+    dynamics=DynamicsConfig(
+        normalize_inputs=True,
+        learn_variance_bounds=False,
+        bootstrap=True,
+        nll_beta=0.0,
+        stop_rule="mean",
+        max_epochs=10**6,
+        max_steps=10**9,
+        ema_decay=0.0,
+    ),
+)
 # Batches half of D, half of model data: the data mixing of appendix E.1.
-_OFFLINE_MBPO = dataclasses.replace(_MBPO, real_ratio=0.5)
+_OFFLINE_MBPO = dataclasses.replace(_mbpo(Config()), real_ratio=0.5)
 
 PRESETS: Mapping[str, Config] = types.MappingProxyType(
     {
-        # Algorithm 2 with the online hyperparameters.
+        # Algorithm 2 with the online hyperparameters, and what was found to be better.
         "qusac": Config(),
-        # Janner et al. (2019): clipped double Q-learning on D_model, no use of uncertainty.
-        "mbpo": _MBPO,
+        "paper": _PAPER,
+        "paper_mbpo": _mbpo(_PAPER),
+        # Its SAC takes as many updates per step as the agents with a model.
+        "paper_sac": dataclasses.replace(_SAC, updates_per_step=10),
+        # Janner et al. (2019).
+        "mbpo": _mbpo(Config()),
         # Yu et al. (2020), as the paper implements it for its offline comparison (appendix E.1).
         "mopo": dataclasses.replace(_OFFLINE_MBPO, penalty="mopo"),
         # Yu et al. (2021): conservative critics on model data.
         "combo": dataclasses.replace(_OFFLINE_MBPO, regularizer="combo"),
         # Haarnoja et al. (2018): the same without a model, one update per step on D.
-        "sac": Config(
-            method="ensemble_mean",
-            risk=0.0,
-            num_critics=2,
-            critic_data="replay",
-            updates_per_step=1,
-        ),
+        "sac": _SAC,
     }
 )
 # paper: the tables of appendices D.1 and E.1. small: what a laptop does.

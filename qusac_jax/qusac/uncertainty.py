@@ -23,6 +23,7 @@ class Values(NamedTuple):
     # For methods that look at what each member of the model expects; None for the others.
     next_q: jax.Array | None = None  # [N, N, J, B], as for `gap`; 0 where a member expects an end
     reward: jax.Array | None = None  # [N, B] mean rewards
+    change: jax.Array | None = None  # [N, B, O] mean changes of the observation, in units of D's
 
 
 class Method(NamedTuple):
@@ -108,6 +109,21 @@ def exact_ube(next_q: jax.Array) -> jax.Array:
     return jnp.maximum(pombu(mean_at_own_state) - gap(next_q), 0.0)
 
 
+def disagreement(change: jax.Array) -> jax.Array:
+    """Variance over members of the next observation that they expect, mean over its components.
+
+    Counts what the model does not know, whether or not it matters for rewards, as SOMBRL
+    (Sukhija et al., 2025) and OpAX (2023) do; the paper has no such method.
+
+    Args:
+        change: `[N, B, O]` expected s' - s of each member, in deviations of those in D.
+
+    Returns:
+        `[B]`, at least 0.
+    """
+    return jnp.mean(member_variance(change), axis=-1)
+
+
 def _propagated_upper_bound(values: Values, discount: float) -> jax.Array:
     """γ² times w_ub of eq. (12), modified_rewards; the critics' variance contains the rewards'."""
     return discount**2 * ensemble_var(_given(values.q))
@@ -123,6 +139,22 @@ def _propagated_exact_ube(values: Values, discount: float) -> jax.Array:
     """Variance of the rewards (appendix B.1) plus γ² u of eq. (7), bellman_exact_reward."""
     local = exact_ube(_given(values.next_q))
     return member_variance(_given(values.reward)) + discount**2 * local
+
+
+def _propagated_centered(values: Values, discount: float) -> jax.Array:
+    """As the upper bound's, of critics less their means over the batch.
+
+    By a constant that two critics differ in everywhere, no state is less certain than another; but
+    the UBE multiplies it by 1 / (1 - γ²).
+    """
+    q = _given(values.q)
+    return discount**2 * ensemble_var(q - jnp.mean(q, axis=-1, keepdims=True))
+
+
+def _propagated_disagreement(values: Values, discount: float) -> jax.Array:
+    """The disagreement in place of γ² times a local uncertainty: no value is looked ahead to."""
+    del discount
+    return disagreement(_given(values.change))
 
 
 def _critics_variance(values: Values, discount: float) -> jax.Array:
@@ -146,5 +178,7 @@ METHODS: Mapping[str, Method] = types.MappingProxyType(
         "exact_ube": Method(
             local=_propagated_exact_ube, min_groups=2, min_models=2, compares_actions=True
         ),
+        "centered_upper_bound": Method(local=_propagated_centered, min_groups=2),
+        "disagreement": Method(local=_propagated_disagreement, min_models=2),
     }
 )

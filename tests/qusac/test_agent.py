@@ -246,7 +246,7 @@ def test_local_uncertainty_of_predicted_ends_is_that_of_rewards(method):
     assert local[True] == 0.0
 
 
-@pytest.mark.parametrize("name", ["mbpo", "mopo", "combo", "sac"])
+@pytest.mark.parametrize("name", ["mbpo", "paper_mbpo", "mopo", "combo", "sac"])
 def test_presets_run(name):
     config = small(presets.get(name))
     state, actions, _ = Runner(config, mapped=False).run(jax.random.key(0), random_transitions(0))
@@ -314,15 +314,37 @@ def test_observe_learn_and_act_are_a_train_step_in_parts(alone):
     assert int(learned.replay.size) == int(state.replay.size)
 
 
-@pytest.mark.parametrize("log_odds", [-10.0, 10.0])
-def test_rollouts_end_where_the_members_expect_it(log_odds):
-    learns = dataclasses.replace(SMALL.dynamics, learn_termination=True)
-    config = dataclasses.replace(SMALL, method="pombu", dynamics=learns)
-    state = agent.init(jax.random.key(0), config=config, task=TASK)
+LEARNS_ENDS = dataclasses.replace(
+    SMALL, method="pombu", dynamics=dataclasses.replace(SMALL.dynamics, learn_termination=True)
+)
+
+
+def state_that_expects_ends(log_odds):
+    """A state of `LEARNS_ENDS` whose members expect an end everywhere, or nowhere."""
+    state = agent.init(jax.random.key(0), config=LEARNS_ENDS, task=TASK)
     head = jax.tree.map(jnp.zeros_like, state.dynamics.params["params"]["termination"])
     head["Dense_2"]["bias"] += log_odds + jnp.arange(-1.0, 2.0)[:, None]  # [N, 1]
     params = {"params": {**state.dynamics.params["params"], "termination": head}}
-    state = state._replace(dynamics=state.dynamics._replace(params=params))
+    return state._replace(dynamics=state.dynamics._replace(params=params))
+
+
+@pytest.mark.parametrize(("log_odds", "missed", "false"), [(-10.0, 1.0, 0.0), (10.0, 0.0, 1.0)])
+def test_errors_of_learned_ends_are_shares_of_what_is_held_out(log_odds, missed, false):
+    state = state_that_expects_ends(log_odds)
+    every = LEARNS_ENDS.dynamics.holdout_every
+    data = random_transitions(0, 2 * every)
+    state = agent.observe(state, data._replace(terminated=jnp.arange(2 * every) == every))
+    values = diagnostics.diagnose(state, jax.random.key(0), config=LEARNS_ENDS, task=TASK)
+    assert (float(values["missed_ends"]), float(values["false_ends"])) == (missed, false)
+    none = agent.observe(state_that_expects_ends(log_odds), data)
+    values = diagnostics.diagnose(none, jax.random.key(0), config=LEARNS_ENDS, task=TASK)
+    assert float(values["missed_ends"]) == 0.0
+
+
+@pytest.mark.parametrize("log_odds", [-10.0, 10.0])
+def test_rollouts_end_where_the_members_expect_it(log_odds):
+    config = LEARNS_ENDS
+    state = state_that_expects_ends(log_odds)
     state = agent.observe(state, random_transitions(0))
     state = agent.roll_out(state, config=config, task=TASK)
     for buffer in (state.model_data, state.member_data):

@@ -109,6 +109,15 @@ def test_mbpo_deviates_as_the_paper_says():
     assert (mbpo.num_critics, mbpo.risk, mbpo.num_groups) == (2, 0.0, 1)
 
 
+def test_the_papers_presets_share_its_model_but_for_sac():
+    paper, mbpo = presets.get("paper"), presets.get("paper_mbpo")
+    assert paper.dynamics == mbpo.dynamics
+    assert (paper.dynamics.nll_beta, paper.dynamics.ema_decay, paper.clip_u) == (0.0, 0.0, False)
+    assert (mbpo.num_critics, mbpo.risk, mbpo.num_groups) == (2, 0.0, 1)
+    sac = presets.get("paper_sac")
+    assert sac == dataclasses.replace(presets.get("sac"), updates_per_step=10)
+
+
 def test_what_rollouts_and_their_share_of_a_batch_do_needs_them():
     sac = presets.get("sac")
     with pytest.raises(ValueError, match=r"penalty 'mopo' .* critic_data 'replay' does without"):
@@ -135,5 +144,6 @@ def test_unknown_preset_is_named():
         presets.get("mpbo")
 
 
-def test_methods_are_the_five_of_the_paper():
-    assert set(METHODS) == {"ensemble_mean", "ensemble_var", "upper_bound", "pombu", "exact_ube"}
+def test_methods_are_the_five_of_the_paper_and_two_more():
+    paper = {"ensemble_mean", "ensemble_var", "upper_bound", "pombu", "exact_ube"}
+    assert set(METHODS) == paper | {"centered_upper_bound", "disagreement"}

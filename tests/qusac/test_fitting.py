@@ -247,20 +247,6 @@ def test_never_trains_on_what_is_held_out():
     np.testing.assert_allclose(report.holdout_mse, 100.0**2 / 3, rtol=0.1)
 
 
-@pytest.mark.parametrize("capacity", [12, 2**17, 2**17 + 1])
-def test_every_training_slot_is_visited_once_per_epoch(capacity):
-    order = fitting.shuffle(jax.random.key(0), jnp.int32(7), capacity, 3)
-    for row in np.asarray(order):
-        assert sorted(row[:7]) == list(range(7))
-    assert len({tuple(row[:7]) for row in np.asarray(order)}) == 3  # each its own order
-
-
-def test_every_training_slot_is_as_likely_at_every_place():
-    order = fitting.shuffle(jax.random.key(0), jnp.int32(7), 12, 7_000)
-    counts = [np.bincount(place, minlength=7) for place in np.asarray(order[:, :7]).T]
-    np.testing.assert_allclose(counts, 1_000, atol=150)  # five standard deviations
-
-
 def test_the_first_epoch_is_accepted_although_the_old_weights_were_better(fitted):
     # One epoch with a learning rate that is far too large, on the data that they were fitted to.
     dynamics, before = fitted
@@ -342,3 +328,50 @@ def test_learned_ends_are_those_of_the_data_and_leave_the_fit_alone():
 
 def without_ends(params):
     return {"params": {name: x for name, x in params["params"].items() if name != "termination"}}
+
+
+def test_each_member_learns_from_a_bootstrap_of_its_own():
+    # All inputs are the same, so a member's mean reward becomes that of its sample of 38 training
+    # slots: those of bootstraps differ by a deviation of 1 / sqrt(38) = 0.16 around the data's.
+    count = 40
+    data = jax.tree.map(jnp.zeros_like, linear_gaussian(jax.random.key(0), count))
+    data = data._replace(reward=jnp.tile(jnp.array([-1.0, 1.0]), count // 2))
+    buffer = replay.add(replay.init(count, 2, 1), data)
+
+    def rewards(bootstrap):
+        changes = {"nll_beta": 1.0, "patience": 300, "max_epochs": 300, "bootstrap": bootstrap}
+        dynamics, _ = fit(fresh(), buffer, jax.random.key(1), **changes)
+        mean, _ = dynamics_lib.predict(MODEL, dynamics, jnp.zeros((1, 2)), jnp.zeros((1, 1)))
+        return np.asarray(mean[:, 0, -1])
+
+    assert np.ptp(rewards(bootstrap=False)) < 0.05
+    assert 0.05 < np.ptp(rewards(bootstrap=True)) < 1.0
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_bounds_of_the_variances_move_only_where_they_are_learned(learn):
+    model = dataclasses.replace(MODEL, learn_variance_bounds=learn)
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), linear_gaussian(jax.random.key(0), CAPACITY))
+    dynamics, _ = fit(
+        fresh(), buffer, jax.random.key(1), model, learn_variance_bounds=learn, max_epochs=1
+    )
+    bounds = lambda d: [d.params["params"][name] for name in ("min_log_var", "max_log_var")]
+    moved = [
+        bool(jnp.any(abs(x - y) > 1e-4))
+        for x, y in zip(bounds(dynamics), bounds(fresh()), strict=True)
+    ]
+    assert moved == [learn, learn]
+
+
+def test_by_the_mean_a_noisy_reward_stops_the_fit_and_all_members_keep_the_same_epoch():
+    data = linear_gaussian(jax.random.key(0), CAPACITY)
+    noise = 100.0 * jax.random.normal(jax.random.key(4), (CAPACITY,))
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), data._replace(reward=noise))
+    changes = {"stop_rule": "mean", "ema_decay": 0.0}
+    dynamics, report = fit(fresh(), buffer, jax.random.key(1), **changes)
+    assert int(report.epochs) <= 2 * CONFIG.patience
+    # From there, nothing improves by half: what is left are the last weights and not the first.
+    again, report = fit(dynamics, buffer, jax.random.key(2), improvement=0.5, **changes)
+    assert int(report.epochs) == CONFIG.patience
+    moved = jax.tree.map(lambda x, y: jnp.any(x != y), again.params, dynamics.params)
+    assert all(map(bool, jax.tree.leaves(moved)[2:]))

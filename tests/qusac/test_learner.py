@@ -62,7 +62,8 @@ def predictions(key, num_members, size):
     keys = jax.random.split(key, 3)
     next_observation = jax.random.normal(keys[0], (num_members, size, 2))
     reward = jax.random.normal(keys[1], (num_members, size))
-    return next_observation, reward, jax.random.bernoulli(keys[2], 0.3, reward.shape)
+    ends = jax.random.bernoulli(keys[2], 0.3, reward.shape)
+    return learner_lib.Expectation(next_observation, 0.5 * next_observation, reward, ends)
 
 
 def one_step_batch(key, size=64):
@@ -259,7 +260,7 @@ def test_temperature_reaches_the_target_entropy():
     np.testing.assert_allclose(stats["entropy"], -0.5, atol=0.15)
 
 
-@pytest.mark.parametrize("method", ["pombu", "exact_ube"])
+@pytest.mark.parametrize("method", ["pombu", "exact_ube", "disagreement"])
 def test_members_that_agree_are_not_uncertain(method):
     # The same model and critic five times, and a policy that is random: nothing is epistemic.
     config = dataclasses.replace(PROBE, method=method, num_members=5)
@@ -281,7 +282,7 @@ def test_local_uncertainty_is_that_of_loops_over_members(method):
     learner = learner_lib.init(jax.random.key(0), config, 2, 1)
     learner = learner._replace(critic=jax.tree.map(lambda x: 3.0 * x, learner.critic))
     prediction = predictions(jax.random.key(2), 3, 6)
-    next_observation, reward, ends = prediction
+    next_observation, _, reward, ends = prediction
     assert 0 < ends.sum() < ends.size
     batch = one_step_batch(jax.random.key(2), 6)
     parts = learner_lib.build(config, 1)

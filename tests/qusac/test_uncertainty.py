@@ -49,3 +49,18 @@ def test_exact_is_pombu_less_gap_clipped_at_zero():
     assert (u > 0).any()
     np.testing.assert_allclose(uncertainty.exact_ube(next_q), np.maximum(u, 0), rtol=1e-4)
     assert (uncertainty.exact_ube(next_q) <= w + 1e-6).all()
+
+
+def test_disagreement_is_the_variance_of_expected_changes():
+    # Two members, one state: components differ by 2 and by 0, so variances are 2 and 0.
+    change = jnp.array([[[1.0, 5.0]], [[3.0, 5.0]]])
+    np.testing.assert_allclose(uncertainty.disagreement(change), [1.0])
+
+
+def test_centered_ignores_what_critics_differ_in_by_a_constant():
+    method = uncertainty.METHODS["centered_upper_bound"].local
+    q = jax.random.normal(jax.random.key(0), (3, 50))
+    q = q - q.mean(axis=1, keepdims=True)
+    shifted = q + jnp.array([[0.0], [10.0], [-20.0]])
+    expected = 0.9**2 * uncertainty.ensemble_var(q)
+    np.testing.assert_allclose(method(uncertainty.Values(shifted), 0.9), expected, rtol=1e-3)

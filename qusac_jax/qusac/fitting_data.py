@@ -1,0 +1,104 @@
+"""What the dynamics learn from: training and held-out slots of D, and the statistics of D.
+
+Axes: N members, O observation size, A action size, C capacity of the buffer.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from qusac_jax.qusac import replay
+from qusac_jax.qusac.config import DynamicsConfig
+from qusac_jax.qusac.dynamics import Dynamics, scale_inputs
+
+# Below this variance a column is constant: it carries no information, and dividing by its
+# deviation would carry noise.
+_MIN_VARIANCE = 1e-12
+# Bits that a word leaves for the slot's number when an epoch is shuffled; see `shuffle`.
+_MAX_SLOT_BITS = 17
+
+
+def shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_rows: int) -> jax.Array:
+    """`[num_rows, max_length]`: in each row, a random order of 0..length - 1 comes first."""
+    bits = max(max_length - 1, 1).bit_length()
+    if bits > _MAX_SLOT_BITS:
+        draws = jax.random.uniform(key, (num_rows, max_length))
+        return jnp.argsort(jnp.where(jnp.arange(max_length) < length, draws, jnp.inf), axis=-1)
+    # Sorting single words is several times faster than sorting pairs, so the numbers travel in the
+    # low bits of the random words. Above them, one bit sends the rest to the end. Numbers whose
+    # random bits are the same stay in order, which does no harm while they are few: with 14 bits
+    # and more, eight on average.
+    draws = jax.random.bits(key, (num_rows, max_length), jnp.uint32) >> 1 >> bits << bits
+    number = jnp.arange(max_length, dtype=jnp.uint32)
+    rest = (number >= length).astype(jnp.uint32) << 31
+    words = jnp.sort(draws | rest | number, axis=-1)
+    return (words & ((1 << bits) - 1)).astype(jnp.int32)
+
+
+def max_train(buffer: replay.Buffer, config: DynamicsConfig) -> int:
+    """Training slots of a full buffer."""
+    capacity = buffer.data.reward.shape[0]
+    return capacity - capacity // config.holdout_every
+
+
+def num_holdout(buffer: replay.Buffer, config: DynamicsConfig) -> jax.Array:
+    """Slots `[]` that are held out: 0, holdout_every, 2 holdout_every, ..."""
+    return (buffer.size + config.holdout_every - 1) // config.holdout_every
+
+
+def holdout_slots(buffer: replay.Buffer, config: DynamicsConfig) -> jax.Array:
+    """All slots that are held out of a full buffer, also those that are not written yet."""
+    return jnp.arange(0, buffer.data.reward.shape[0], config.holdout_every)
+
+
+def training_slots(rank: jax.Array, config: DynamicsConfig) -> jax.Array:
+    """The slots that are not held out, by their rank among themselves, any shape."""
+    return rank + rank // (config.holdout_every - 1) + 1
+
+
+def read(
+    dynamics: Dynamics, buffer: replay.Buffer, slots: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Inputs `[..., O + A]` and targets (s' - s, r) `[..., O + 1]` at the slots `[...]`."""
+    batch = jax.tree.map(lambda x: x[slots], buffer.data)
+    delta = batch.next_observation - batch.observation
+    targets = jnp.concatenate([delta, batch.reward[..., None]], axis=-1)
+    return scale_inputs(dynamics, batch.observation, batch.action), targets
+
+
+def with_statistics(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsConfig) -> Dynamics:
+    """The dynamics with the statistics of D, those of its inputs and its range where asked for."""
+    change = buffer.data.next_observation - buffer.data.observation
+    dynamics = dynamics._replace(change_std=_mean_and_std(change, buffer.size)[1])
+    if config.normalize_inputs:
+        dynamics = _with_input_statistics(dynamics, buffer)
+    if config.clip_observations:
+        dynamics = _with_observation_range(dynamics, buffer)
+    return dynamics
+
+
+def _with_input_statistics(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:
+    inputs = jnp.concatenate([buffer.data.observation, buffer.data.action], axis=-1)
+    mean, std = _mean_and_std(inputs, buffer.size)
+    return dynamics._replace(input_mean=mean, input_std=std)
+
+
+def _mean_and_std(x: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Over the first `size` rows of `x` `[C, I]`; the deviation of what is constant is 1."""
+    valid = (jnp.arange(x.shape[0]) < size)[:, None]
+    count = jnp.maximum(size, 1)
+    mean = jnp.sum(jnp.where(valid, x, 0.0), axis=0) / count
+    var = jnp.sum(jnp.where(valid, jnp.square(x - mean), 0.0), axis=0) / count
+    return mean, jnp.where(var > _MIN_VARIANCE, jnp.sqrt(var), 1.0)
+
+
+def _with_observation_range(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:
+    """With next observations: what ends an episode is reached by them only."""
+    data = buffer.data
+    valid = (jnp.arange(data.reward.shape[0]) < buffer.size)[:, None]
+    lowest = lambda x: jnp.min(jnp.where(valid, x, jnp.inf), axis=0)
+    highest = lambda x: jnp.max(jnp.where(valid, x, -jnp.inf), axis=0)
+    return dynamics._replace(
+        observation_min=jnp.minimum(lowest(data.observation), lowest(data.next_observation)),
+        observation_max=jnp.maximum(highest(data.observation), highest(data.next_observation)),
+    )
