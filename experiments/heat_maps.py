@@ -61,16 +61,7 @@ def draw(
         panels[0].set_title(column.name, fontsize=10)
         figure.colorbar(drawn[0], ax=list(panels), location="bottom", shrink=0.9, aspect=25)
     for axis, label in zip(axes[:, 0], labels, strict=True):
-        axis.annotate(
-            label,
-            (0, 0.5),
-            xytext=(-axis.yaxis.labelpad - 32, 0),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            rotation=90,
-            ha="right",
-            va="center",
-        )
+        axis.set_ylabel(label)
     figure.suptitle(title)
     return figure, axes
 

@@ -137,15 +137,13 @@ def draw(
     columns.append(heat_maps.Column("log10(1 + visits)", visits))
     figure, axes = heat_maps.draw(
         columns,
-        [f"step {step}" for step in maps],
+        [f"step {step}\n{plane.names[1]}" for step in maps],
         panel=(3.1, 2.3),
         title=f"{title}{', ' if plane.note else ''}{plane.note}",
         origin="lower",
         extent=(plane.low[0], plane.high[0], plane.low[1], plane.high[1]),
         aspect="auto",
     )
-    for axis in axes[:, 0]:
-        axis.set_ylabel(plane.names[1])
     for axis in axes[-1]:
         axis.set_xlabel(plane.names[0])
     if plane.names[0] == "angle":
