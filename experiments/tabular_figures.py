@@ -214,7 +214,7 @@ def draw_snapshots(
     figure, axes = heat_maps.draw(
         [heat_maps.Column(name, maps[name]) for name in names],
         [f"episode {snapshot.episode}" for snapshot in snapshots],
-        panel=(max(3.2, 0.13 * width + 1), max(1.9, 0.13 * height + 0.6)),
+        panel=(max(2.5, 0.13 * width + 0.4), max(1.9, 0.13 * height + 0.4)),
         title=title,
     )
     start = np.argmax(environment.start)

@@ -15,40 +15,17 @@ from experiments import evaluate, fans, files, inspect, online, run_reader, stat
 from experiments.saved_run import SavedRun
 from qusac_jax import environments
 from qusac_jax.qusac import model
+from tests.test_online import ENV, TINY
 
-ENV = "gym:tests.short_env:Short-v0"
-STEPS = [20, 40, 60]
+STEPS = [40, 60, 80]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A run of two seeds with three checkpoints."""
     workdir = tmp_path_factory.mktemp("runs") / "finished"
-    arguments = [
-        f"--env={ENV}",
-        "--termination=never",
-        "--num_steps=60",
-        "--num_seeds=2",
-        "--eval_every=20",
-        "--eval_episodes=2",
-        "--checkpoint_every=20",
-        "--keep_checkpoints=3",
-        "--action_cost=0.1",
-        "--config.warmup_steps=20",
-        "--config.fit_every=10",
-        "--config.rollouts_per_step=3",
-        "--config.rollout_length=2",
-        "--config.updates_per_step=2",
-        "--config.replay_capacity=50",
-        "--config.batch_size=8",
-        "--config.num_members=2",
-        "--config.actor_hidden=(8,)",
-        "--config.critic_hidden=(8,)",
-        "--config.unet_hidden=(8,)",
-        "--config.dynamics.hidden=(8,)",
-        "--config.dynamics.max_epochs=3",
-    ]
-    assert online.main(["online", *arguments, f"--workdir={workdir}"]) == 0
+    more = ["--checkpoint_every=20", "--keep_checkpoints=3", "--action_cost=0.1"]
+    assert online.main(["online", *TINY, *more, f"--workdir={workdir}"]) == 0
     return workdir
 
 
@@ -68,15 +45,15 @@ def test_evaluate_gives_the_returns_of_its_episodes(finished, tmp_path, capsys):
     arguments = ["--episodes=3", "--seed=5", f"--output={tmp_path}"]
     assert evaluate.main(["evaluate", str(finished), *arguments]) == 0
     out = capsys.readouterr().out
-    written = json.loads((tmp_path / "step_60.json").read_text())
+    written = json.loads((tmp_path / "step_80.json").read_text())
     for i in range(2):
         policy = qusac_jax.load_policy(finished, seed_index=i)
         expected = np.transpose([returns_by_hand(policy, 5 + e) for e in range(3)])
-        np.testing.assert_allclose(written["returns"][i], expected[0], rtol=1e-5)
-        np.testing.assert_allclose(written["task_returns"][i], expected[1], rtol=1e-5)
+        np.testing.assert_allclose(written["returns"][i], expected[0], atol=1e-4)
+        np.testing.assert_allclose(written["task_returns"][i], expected[1], atol=1e-4)
         # 4.3027 is the 97.5 % quantile of Student's t with two degrees of freedom.
         half = 4.3027 * np.std(expected[0], ddof=1) / np.sqrt(3)
-        np.testing.assert_allclose(written["mean_return_half_interval"][i], half, rtol=1e-4)
+        np.testing.assert_allclose(written["mean_return_half_interval"][i], half, rtol=1e-3)
         assert f"| {i} | {expected[0].mean():.1f} ± {half:.1f} |" in out
     assert "| mean of seeds |" in out
 
@@ -95,12 +72,12 @@ def test_policies_of_checkpoints(finished, tmp_path):
     saved = SavedRun(finished)
     assert saved.checkpoints() == STEPS
     step, final = saved.actor()
-    assert step == 60
+    assert step == 80
     run = shutil.copytree(finished, tmp_path / "run")
     shutil.rmtree(run / "policy")
     restored = SavedRun(run).actor()[1]
     jax.tree.map(np.testing.assert_array_equal, restored, final)
-    differs = jax.tree.map(lambda x, y: (x != y).any(), saved.actor(20)[1], final)
+    differs = jax.tree.map(lambda x, y: (x != y).any(), saved.actor(40)[1], final)
     assert any(jax.tree.leaves(differs))
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(ValueError, match="neither a checkpoint nor a policy"):
@@ -132,9 +109,9 @@ def test_what_is_no_run_is_refused(tmp_path, capsys, config, message):
 def test_what_a_run_does_not_have_is_refused(finished, tmp_path, capsys):
     output = f"--output={tmp_path}"
     for program, argument, message in (
-        (evaluate, "--step=30", "step must be one of [20, 40, 60]"),
+        (evaluate, "--step=30", "step must be one of [40, 60, 80]"),
         (evaluate, "--seed_index=2", "seed_index must lie in [0, 2)"),
-        (inspect, "--steps=20,30", "steps must be some of [20, 40, 60]"),
+        (inspect, "--steps=20,30", "steps must be some of [40, 60, 80]"),
         (inspect, "--seed_index=-1", "seed_index must lie in [0, 2)"),
     ):
         assert program.main(["program", str(finished), argument, output]) == 2
@@ -158,13 +135,13 @@ def test_there_is_one_final_return(finished):
     columns = files.read_columns(
         finished / "metrics.csv", ("step", "eval_return", "eval_task_return")
     )
-    last = columns["step"] == 60
+    last = columns["step"] == 80
     assert summary["final_returns"] == columns["eval_return"][last].tolist()
     assert summary["final_task_returns"] == columns["eval_task_return"][last].tolist()
     for axes in ({}, {"y": "train_return"}, {"x": "rewarded_steps", "smooth": 2}):
         curves = run_reader.read_runs([finished], **axes)
         assert [curve.final_return for curve in curves] == summary["final_returns"]
-        assert [curve.final_step for curve in curves] == [60, 60]
+        assert [curve.final_step for curve in curves] == [80, 80]
 
 
 def read_events(folder):
@@ -244,7 +221,7 @@ def test_maps_are_the_values_at_the_cells(finished):
 
 def test_fans_follow_each_member(finished):
     saved = SavedRun(finished)
-    state = jax.tree.map(lambda x: x[0], saved.state(60))
+    state = jax.tree.map(lambda x: x[0], saved.state(80))
     both = {"config": saved.config, "task": saved.task}
     rng = np.random.default_rng(0)
     trajectory = fans.Trajectory(
