@@ -59,7 +59,14 @@ def draw(
             for axis, values in zip(panels, column.maps, strict=True)
         ]
         panels[0].set_title(column.name, fontsize=10)
-        figure.colorbar(drawn[0], ax=list(panels), location="bottom", shrink=0.9, aspect=25)
+        figure.colorbar(
+            drawn[0],
+            ax=list(panels),
+            location="bottom",
+            shrink=0.9,
+            aspect=25,
+            pad=0.05 / len(labels),  # of the height of all rows
+        )
     for axis, label in zip(axes[:, 0], labels, strict=True):
         axis.set_ylabel(label)
     figure.suptitle(title)
