@@ -144,6 +144,7 @@ def run(options: Any) -> int | None:
             return 128 + signal.number
         print(table(shelf, plan))
         training.finish({"env": options.env, "method": config.method, "preset": "sac"})
+        directory.close()
         shelf.finish()
     print(
         f"done: the datasets are in {local_root() / name}; summary.json, learning_curve.png and "

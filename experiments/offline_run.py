@@ -5,6 +5,7 @@ Axes: R seeds, E evaluation episodes.
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import Any, cast
 
 import jax
@@ -14,6 +15,7 @@ from experiments import calibration, cost, seeds
 from experiments.evaluation import Evaluation
 from experiments.run import Run
 from experiments.run_directory import RunDirectory
+from experiments.run_reader import Curve
 from qusac_jax import datasets, qusac
 from qusac_jax.checkpoint import Checkpointer, CheckpointError
 from qusac_jax.qusac import replay
@@ -159,15 +161,16 @@ class OfflineRun(Run):
             columns = {"eval_score": scores.mean(1), **columns}
         return columns
 
-    def _summary(self, episodes: Evaluation) -> dict[str, Any]:
+    def _summary(self, curves: Sequence[Curve]) -> dict[str, Any]:
         summary: dict[str, Any] = {"dataset": datasets.describe(self._dataset)}
         reference = self._dataset.reference
         if reference is not None:
-            scores = datasets.normalized_score(episodes.episode_task_return, reference)
-            summary["final_scores"] = scores.mean(1).tolist()
+            returns = np.array([curve.final_task_return for curve in curves])
+            summary["final_scores"] = datasets.normalized_score(returns, reference).tolist()
         return summary
 
-    def _draw(self, episodes: Evaluation) -> None:
+    def _draw(self) -> None:
+        episodes = self._run_episodes()
         q, std = self._values_at(self._state, episodes.first_observation)
         calibration.draw(
             calibration.Predictions(np.asarray(q), np.asarray(std), episodes.discounted_return),

@@ -4,15 +4,16 @@ Axes: R seeds, O observation size, A action size.
 """
 
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from experiments import cost, handover
-from experiments.evaluation import Evaluation
 from experiments.run import Run
 from experiments.run_directory import RunDirectory
+from experiments.run_reader import Curve
 from qusac_jax import environments, qusac
 
 # Bytes; a larger state is not made twice.
@@ -138,8 +139,8 @@ class OnlineRun(Run):
             "rewarded_steps": self._rewarded_steps,
         }
 
-    def _summary(self, episodes: Evaluation) -> dict[str, Any]:
-        del episodes
+    def _summary(self, curves: Sequence[Curve]) -> dict[str, Any]:
+        del curves
         return {"rewarded_steps": self._rewarded_steps.tolist()}
 
     def _host_state(self) -> dict[str, Any]:

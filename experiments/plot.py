@@ -92,14 +92,14 @@ def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:
 
 
 def table(grouped: dict[str, dict[str, list[Curve]]]) -> str:
-    """Markdown table of final returns: mean ± standard error of the last evaluations."""
+    """Markdown table of final returns, those of the last evaluations: mean ± standard error."""
     lines = [
         "| env | method | seeds | steps | final return | without action cost |",
         "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
     for env, by_label in grouped.items():
         for label, curves in by_label.items():
-            ends = sorted({int(curve.x[-1]) for curve in curves})
+            ends = sorted({curve.final_step for curve in curves})
             steps = f"{ends[0]}" if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
             with_cost = _mean_and_error([curve.final_return for curve in curves])
             without = _mean_and_error([curve.final_task_return for curve in curves])

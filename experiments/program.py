@@ -8,7 +8,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, cost
+from experiments import cli, cost, evaluation, wandb_logger
 from experiments.run import Run
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax import environments, qusac
@@ -72,6 +72,7 @@ def define_flags(
     flags.DEFINE_integer(
         "checkpoint_every", checkpoint_every, f"{unit} between checkpoints", 1, **define
     )
+    flags.DEFINE_integer("keep_checkpoints", 2, "how many of the last stay", 1, **define)
     flags.DEFINE_enum(
         "resume",
         "latest",
@@ -80,7 +81,10 @@ def define_flags(
         **define,
     )
     flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
-    flags.DEFINE_boolean("video", False, "write an mp4 of an episode at the end", **define)
+    flags.DEFINE_boolean("video", False, "at the end write an episode as mp4 and GIF", **define)
+    flags.DEFINE_boolean(
+        "wandb", False, "log to Weights & Biases too; WANDB_MODE=offline needs no account", **define
+    )
     cli.define_config(values, "config", qusac.Config(), _ABOUT_CONFIG)
 
 
@@ -125,10 +129,9 @@ def check_environment(options: Any, env: str) -> None:
     copies.state()
     copies.close()
     if options.video:
-        try:
-            environments.check_video_packages()
-        except RuntimeError as error:
-            raise ValueError(f"video: {error}") from error
+        evaluation.check_video()
+    if options.wandb:
+        wandb_logger.check_package()
 
 
 def task_of(options: Any, spec: environments.Spec, config: qusac.Config) -> qusac.Task:
@@ -168,6 +171,8 @@ def train(
     cost.check_memory(config, task, options.num_seeds, devices)
     workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
     directory = RunDirectory(workdir, _description(options, spec, config, about))
+    if options.wandb:
+        directory.add_logger(wandb_logger.Wandb)
     # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
     with cli.stop_signals() as stopped:
         print(f"run directory: {workdir}", flush=True)
@@ -184,6 +189,7 @@ def train(
             checkpoint_every=options.checkpoint_every,
             reward_threshold=options.reward_threshold,
             devices=devices,
+            keep_checkpoints=options.keep_checkpoints,
         )
         run.resume(options.resume)
         if stopped() is None:
@@ -197,10 +203,8 @@ def train(
         return 128 + signal_number
     print(f"done: summary.json, learning_curve.png and policy are in {workdir}")
     if options.video:
-        try:
-            run.record_video(directory.path / "episode.mp4")
-        except RuntimeError as error:
-            raise ValueError(f"video: {error}") from error
+        run.record_video(directory.path / "episode.mp4")
+    directory.close()
     return None
 
 

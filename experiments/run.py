@@ -16,9 +16,10 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import plot, report, seeds
+from experiments import evaluation, plot, report, run_reader, seeds
 from experiments.evaluation import Evaluation, evaluate
 from experiments.run_directory import RunDirectory
+from experiments.run_reader import Curve
 from experiments.speed import Speed
 from qusac_jax import environments, qusac
 from qusac_jax.checkpoint import Checkpointer
@@ -49,6 +50,7 @@ class Run(abc.ABC):
         checkpoint_every: int,
         reward_threshold: float,
         devices: Sequence[Any],
+        keep_checkpoints: int = 2,
     ):
         """Builds evaluation environments and the state of a run that has not begun."""
         self._directory = directory
@@ -68,7 +70,7 @@ class Run(abc.ABC):
             ],
             action_cost=action_cost,
         )
-        self._checkpointer = Checkpointer(directory.checkpoints)
+        self._checkpointer = Checkpointer(directory.checkpoints, max_to_keep=keep_checkpoints)
         self._speed = Speed()
         self._placement = seeds.sharding(len(self._seeds), devices)
         self._mapped = functools.partial(seeds.mapped, placement=self._placement)
@@ -113,14 +115,14 @@ class Run(abc.ABC):
         """Columns of metrics.csv about the data that came in, `[R]` each."""
         return {}
 
-    def _summary(self, episodes: Evaluation) -> dict[str, Any]:
-        """What summary.json holds beside what it always does; from the last evaluation."""
-        del episodes
+    def _summary(self, curves: Sequence[Curve]) -> dict[str, Any]:
+        """What summary.json holds beside what it always does; from the curve of each seed."""
+        del curves
         return {}
 
-    def _draw(self, episodes: Evaluation) -> None:
-        """Figures beside the learning curve, from the last evaluation."""
-        del episodes
+    def _draw(self) -> None:
+        """Draws figures beside the learning curve."""
+        return
 
     def resume(self, mode: str) -> None:
         """Continues from a checkpoint of the run directory, if it has one.
@@ -219,7 +221,10 @@ class Run(abc.ABC):
         return None
 
     def finish(self, about: dict[str, Any]) -> None:
-        """Writes the policy, summary.json and the learning curve."""
+        """Writes the policy, summary.json and the learning curve.
+
+        The final returns are those of the last evaluation in metrics.csv, as in plots and tables.
+        """
         config = self._config
         save_policy(
             self._directory.path / "policy",
@@ -228,7 +233,7 @@ class Run(abc.ABC):
             action_size=self._task.action_size,
             metadata={"env": self._env_name, "seeds": self._seeds, "step": self.step},
         )
-        final = self._run_episodes()
+        curves = run_reader.read_runs([self._directory.path])
         rate = self._speed.learning_rate()
         updates = self._updates_per_call * len(self._seeds)
         self._directory.write_summary(
@@ -236,9 +241,9 @@ class Run(abc.ABC):
                 **about,
                 "seeds": self._seeds,
                 "steps": self.step,
-                "final_returns": final.episode_return.mean(1).tolist(),
-                "final_task_returns": final.episode_task_return.mean(1).tolist(),
-                **self._summary(final),
+                "final_returns": [curve.final_return for curve in curves],
+                "final_task_returns": [curve.final_task_return for curve in curves],
+                **self._summary(curves),
                 "updates_per_second": None if rate is None else rate * updates,
                 "compilations": self._speed.compilations(),
             }
@@ -246,20 +251,20 @@ class Run(abc.ABC):
         plot.plot_learning_curves(
             [self._directory.path], self._directory.path / "learning_curve.png"
         )
-        self._draw(final)
-        self._directory.close()
+        self._draw()
         self._checkpointer.close()
 
     def record_video(self, path: pathlib.Path) -> None:
-        """Writes an mp4 of one episode of the first seed with the mean action."""
-        actor = jax.tree.map(lambda x: x[0], self._state.actor)
-        act = jax.jit(functools.partial(qusac.act, config=self._config, task=self._task))
-        environments.record_video(
+        """Writes one episode of the first seed with the mean action, as an mp4 and a GIF."""
+        evaluation.record(
             self._env_name,
-            lambda observation: np.asarray(act(actor, observation)),
+            jax.tree.map(lambda x: x[0], self._state.actor),
             path,
+            config=self._config,
+            task=self._task,
             action_cost=self._action_cost,
         )
+        self._directory.log_video(self.step, self._seeds[0], path)
 
     def _note_fit(self, fit: FitReport) -> None:
         """Keeps how a fit of the dynamics went, for the log; raises `ValueError` if it diverged."""

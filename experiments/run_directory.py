@@ -1,20 +1,20 @@
-"""The files of a run: config.json, metrics.csv, TensorBoard events, summary.json."""
+"""The files of a run: config.json, metrics.csv, summary.json; loggers that follow it."""
 
 import csv
 import fcntl
 import importlib.metadata
 import io
 import json
-import math
 import os
 import pathlib
 import subprocess
+from collections.abc import Callable
 from typing import IO, Any
 
 import jax
-import tensorboardX
 
 from experiments.files import flatten, read_json
+from experiments.loggers import Logger, TensorBoard
 
 _PACKAGES = [
     "qusac_jax",
@@ -52,8 +52,8 @@ class RunDirectory:
                 written, or another process is writing to it.
         """
         self.path = pathlib.Path(path).absolute()
-        self._tensorboard: tensorboardX.SummaryWriter | None = None
         self._config = config = json.loads(json.dumps(config))
+        self._loggers: list[Logger] = [TensorBoard(self.path / "tensorboard", config)]
         existing = self.path / "config.json"
         self.previous: dict[str, Any] = {}  # config.json as the last process left it
         if existing.is_file():
@@ -73,6 +73,10 @@ class RunDirectory:
                 _write_json(existing, config)
         except OSError as error:
             raise ValueError(f"workdir {str(path)!r} cannot be written: {error}") from error
+
+    def add_logger(self, make: Callable[[pathlib.Path, dict[str, Any]], Logger]) -> None:
+        """Lets a further logger follow the run; it is made from the directory and config.json."""
+        self._loggers.append(make(self.path, self._config))
 
     def identity(self) -> dict[str, Any]:
         """The values that decide the run's results, to be kept in a checkpoint."""
@@ -139,19 +143,18 @@ class RunDirectory:
             )
         if self._metrics.exists():
             os.truncate(self._metrics, metrics_size)
-        self._tensorboard = tensorboardX.SummaryWriter(
-            str(self.path / "tensorboard"), purge_step=step + 1
-        )
+        for logger in self._loggers:
+            logger.rewind(step)
 
     def log(self, rows: list[dict[str, float]], timing: dict[str, float]) -> None:
-        """Appends one row per seed to metrics.csv, and all of it to TensorBoard.
+        """Appends one row per seed to metrics.csv, and gives all of it to the loggers.
 
         metrics.csv holds nothing that depends on the clock, so that it can be compared bit by bit.
         It keeps the columns that it began with, also where another version continues the run.
 
         Args:
             rows: the same keys in each, `step` and `seed` among them.
-            timing: wall-clock figures, for TensorBoard only.
+            timing: wall-clock figures, for the loggers only.
         """
         text = io.StringIO()
         is_new = self.metrics_size() == 0
@@ -169,16 +172,13 @@ class RunDirectory:
             file.write(text.getvalue())
             file.flush()
             os.fsync(file.fileno())
-        if self._tensorboard is None:
-            self._tensorboard = tensorboardX.SummaryWriter(str(self.path / "tensorboard"))
-        step = int(rows[0]["step"])
-        for row in rows:
-            for name, value in row.items():
-                if name not in ("step", "seed") and math.isfinite(value):
-                    self._tensorboard.add_scalar(f"{name}/seed_{int(row['seed'])}", value, step)
-        for name, value in timing.items():
-            self._tensorboard.add_scalar(f"timing/{name}", value, step)
-        self._tensorboard.flush()
+        for logger in self._loggers:
+            logger.log(rows, timing)
+
+    def log_video(self, step: int, seed: int, path: pathlib.Path) -> None:
+        """Gives an episode to the loggers: an mp4, with a GIF beside it."""
+        for logger in self._loggers:
+            logger.video(step, seed, path)
 
     def _columns(self) -> list[str]:
         with self._metrics.open(newline="") as file:
@@ -198,9 +198,9 @@ class RunDirectory:
         return read_json(path, "choose another workdir") if path.exists() else {}
 
     def close(self) -> None:
-        """Closes the event file."""
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        """Closes the loggers; others may write to the directory."""
+        for logger in self._loggers:
+            logger.close()
         self._lock.close()
 
 

@@ -30,7 +30,8 @@ class Curve(NamedTuple):
     seed: int
     x: np.ndarray  # [T] increasing
     y: np.ndarray  # [T]
-    final_return: float  # of the last evaluation, with action cost
+    final_step: int  # of the last evaluation
+    final_return: float  # its mean over episodes, with action cost
     final_task_return: float  # without
     name: str  # preset, or method where the preset is qusac
     settings: dict[str, Any]  # all that makes runs of one task and name different things
@@ -134,6 +135,7 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
         rows = (seeds == seed) & kept
         if not rows.any():
             continue
+        last = _last_evaluation(columns, (seeds == seed) & ~too_large)
         positions, first = np.unique(columns[x][rows], return_index=True)
         curves.append(
             Curve(
@@ -143,13 +145,24 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
                 seed=int(seed),
                 x=positions,
                 y=_moving_average(columns[y][rows][first], smooth),
-                final_return=float(columns["eval_return"][rows][first][-1]),
-                final_task_return=float(columns["eval_task_return"][rows][first][-1]),
+                final_step=int(columns["step"][last]),
+                final_return=float(columns["eval_return"][last]),
+                final_task_return=float(columns["eval_task_return"][last]),
                 name=name,
                 settings=_settings(config),
             )
         )
     return curves
+
+
+def _last_evaluation(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> int:
+    """The row with the final return: that of the largest step among `rows`, a mask.
+
+    Whatever is drawn, along whatever axis, the final return is the same.
+    """
+    is_evaluated = rows & np.isfinite(columns["eval_return"]) & np.isfinite(columns["step"])
+    candidates = is_evaluated if is_evaluated.any() else rows
+    return int(np.argmax(np.where(candidates, columns["step"], -np.inf)))
 
 
 def _name(preset: str, method: str) -> str:

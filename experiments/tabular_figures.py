@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import files, style
+from experiments import files, heat_maps, style
 
 
 class Run(NamedTuple):
@@ -187,43 +187,41 @@ def draw_rooms(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
     return style.save(figure, path)
 
 
-@matplotlib.rc_context({**style.RC, "axes.spines.right": True, "axes.spines.top": True})
+@matplotlib.rc_context(heat_maps.RC)
 def draw_snapshots(
     environment, snapshots: list[Snapshot], path: pathlib.Path, title: str
 ) -> pathlib.Path:
-    """Heat maps over the grid, one row of panels per snapshot."""
+    """Heat maps over the grid, one row of panels per snapshot and one colour scale per column."""
     if environment.cells is None:
         raise ValueError("inspect needs an environment with cells, got one without")
-    names = ["mean Q", "sqrt(U)", "uncertainty reward", "log10(1 + visits)"]
     rows, columns = environment.cells.T
-    height, width = rows.max() + 1, columns.max() + 1
-    figure, axes = _subplots(
-        len(snapshots),
-        4,
-        figsize=(4 * max(3.2, 0.13 * width + 1), len(snapshots) * max(1.9, 0.13 * height + 0.6)),
-        squeeze=False,
-    )
-    for row, snapshot in zip(axes, snapshots, strict=True):
+    shape = (rows.max() + 1, columns.max() + 1)
+    names = ("mean Q", "sqrt(U)", "uncertainty reward", "log10(1 + visits)")
+    maps: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    for snapshot in snapshots:
         state = np.arange(len(snapshot.policy))
-        panels = (
+        quantities = (
             snapshot.mean_q[state, snapshot.policy],
             np.sqrt(np.maximum(snapshot.variance[state, snapshot.policy], 0)),
             snapshot.uncertainty_reward[state, snapshot.policy],
             np.log10(1 + snapshot.visits.sum(-1)),
         )
-        for axis, name, values in zip(row, names, panels, strict=True):
-            grid = np.full((height, width), np.nan)
+        for name, values in zip(names, quantities, strict=True):
+            grid = np.full(shape, np.nan)
             grid[rows, columns] = values
-            image = axis.imshow(grid, cmap="viridis")
-            figure.colorbar(image, ax=axis, shrink=0.8)
-            axis.set_xticks([])
-            axis.set_yticks([])
-            axis.set_facecolor("0.85")
-            axis.set_title(name, fontsize=9)
-            start = np.argmax(environment.start)
-            axis.plot(columns[start], rows[start], "w.", markersize=5)
-        row[0].set_ylabel(f"episode {snapshot.episode}")
-    figure.suptitle(title)
+            maps[name].append(grid)
+    height, width = shape
+    figure, axes = heat_maps.draw(
+        [heat_maps.Column(name, maps[name]) for name in names],
+        [f"episode {snapshot.episode}" for snapshot in snapshots],
+        panel=(max(2.5, 0.13 * width + 0.4), max(1.9, 0.13 * height + 0.4)),
+        title=title,
+    )
+    start = np.argmax(environment.start)
+    for axis in axes.flat:
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.plot(columns[start], rows[start], "w.", markersize=5)
     return style.save(figure, path)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from experiments import benchmark_tabular, tabular, tabular_figures
+from experiments import benchmark_tabular, heat_maps, tabular, tabular_figures
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -226,6 +226,13 @@ def test_damaged_runs_are_named(tmp_path):
     (tmp_path / "metrics.csv").write_text("seed,total_regret\n0,1\n0,2\n1,3\n1,4\n")
     (run,) = tabular_figures.read_runs([tmp_path])
     np.testing.assert_array_equal(run.total_regret, [[1, 2], [3, 4]])
+
+
+def test_maps_of_a_column_have_one_colour_scale():
+    first, second = np.array([[0.0, 1.0]]), np.array([[np.nan, 5.0]])
+    column = heat_maps.Column("visits", [first, second])
+    _, axes = heat_maps.draw([column], ["a", "b"], panel=(2, 1), title="")
+    assert [axis.images[0].get_clim() for axis in axes[:, 0]] == [(0.0, 5.0)] * 2
 
 
 def test_inspect_draws_heat_maps(tmp_path):

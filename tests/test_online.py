@@ -99,7 +99,7 @@ def test_a_run_leaves_everything_behind(finished):
     assert len(summary["final_returns"]) == len(summary["final_task_returns"]) == 2
     assert summary["updates_per_second"] > 0
     assert (finished / "learning_curve.png").stat().st_size > 10_000
-    assert list((finished / "tensorboard").glob("events*"))
+    assert list((finished / "tensorboard").glob("seed_1/events*"))
 
 
 def test_a_run_compiles_each_function_once(finished):

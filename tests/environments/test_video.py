@@ -20,7 +20,9 @@ def test_a_video_shows_the_episode(tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "videos" / "episode.mp4"
     try:
-        recording = environments.record_video("pendulum", oscillate, path, seed=1, max_steps=40)
+        recording = environments.record_video(
+            "pendulum", oscillate, path, seed=1, max_steps=40, gif=True
+        )
     except RuntimeError as error:
         pytest.skip(f"no OpenGL here: {error}")
     frames = imageio.mimread(recording.path)
@@ -32,7 +34,12 @@ def test_a_video_shows_the_episode(tmp_path):
     np.testing.assert_allclose(
         recording.episode_task_return - recording.episode_return, 0.05 * 40, rtol=1e-9
     )
-    assert os.listdir(path.parent) == ["episode.mp4"]
+    assert sorted(os.listdir(path.parent)) == ["episode.gif", "episode.mp4"]
+    # 50 frames per second, of which a GIF has every fourth.
+    small = imageio.mimread(path.with_suffix(".gif"))
+    assert len(small) == 11
+    assert small[0].shape[:2] == (240, 320)
+    assert np.abs(small[0][..., :3].astype(int) - frames[0]).mean() < 10
 
 
 @pytest.mark.skipif(importlib.util.find_spec("imageio_ffmpeg") is None, reason="no video packages")
