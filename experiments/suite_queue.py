@@ -68,8 +68,9 @@ def work(
             progress.begin(run, "started" if launcher.is_local else f"queued as {job.job_id}")
         for one in running:
             progress.show(one.run)
-        if running:
-            time.sleep(poll)
+        until = time.monotonic() + (poll if running else 0.0)
+        while time.monotonic() < until and stopped() is None:
+            time.sleep(min(poll, _POLL))
     number = stopped()
     if number is not None:
         _leave(running, launcher)

@@ -111,7 +111,7 @@ def predictor(
     if dynamics is None:
         return None
 
-    ends = _termination(dynamics, config, task)
+    ends = termination(dynamics, config, task)
 
     def predict_ends(observation: jax.Array, action: jax.Array):
         mean, _ = predict(dynamics, observation, action, config=config, task=task)
@@ -155,7 +155,7 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
         dynamics_model(config, task),
         state.dynamics,
         policy,
-        _termination(state.dynamics, config, task),
+        termination(state.dynamics, config, task),
         state.replay,
         state.model_data,
         state.member_data,
@@ -167,7 +167,7 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
     return state._replace(model_data=model_data, member_data=member_data)
 
 
-def _termination(dynamics: dynamics_lib.Dynamics, config: Config, task: Task) -> TerminationFn:
+def termination(dynamics: dynamics_lib.Dynamics, config: Config, task: Task) -> TerminationFn:
     """When an episode ends, for what the model predicts: as given, or as learned."""
     if config.dynamics.learn_termination:
         return dynamics_lib.termination(dynamics_model(config, task), dynamics)
