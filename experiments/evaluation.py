@@ -1,14 +1,19 @@
-"""Episodes with a policy in separate environments, many at once.
+"""Episodes with a policy in separate environments, many at once, and one as a video.
 
 Axes: R seeds, E episodes, O observation size, A action size.
 """
 
+import functools
+import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
+from qusac_jax import environments, qusac
 from qusac_jax.environments import VectorEnvironment
+from qusac_jax.qusac.networks import Params
 
 
 class Evaluation(NamedTuple):
@@ -58,3 +63,49 @@ def evaluate(
         discounted.reshape(shape),
         first.reshape(*shape, -1),
     )
+
+
+def check_video() -> None:
+    """Raises `ValueError` if a package that videos need is missing."""
+    try:
+        environments.check_video_packages()
+    except RuntimeError as error:
+        raise ValueError(f"video: {error}") from error
+
+
+def record(
+    env: str,
+    actor: Params,
+    path: pathlib.Path,
+    *,
+    config: qusac.Config,
+    task: qusac.Task,
+    action_cost: float,
+    seed: int = 0,
+) -> environments.Recording:
+    """Writes one episode with the mean action as an mp4, and as a GIF beside it.
+
+    Args:
+        env: name of the environment.
+        actor: the policy's weights, of one seed.
+        path: of the mp4.
+        config: hyperparameters.
+        task: the environment's sizes.
+        action_cost: rho.
+        seed: of the environment.
+
+    Raises:
+        ValueError: if the video cannot be made here.
+    """
+    act = jax.jit(functools.partial(qusac.act, config=config, task=task))
+    try:
+        return environments.record_video(
+            env,
+            lambda observation: np.asarray(act(actor, observation)),
+            path,
+            seed=seed,
+            action_cost=action_cost,
+            gif=True,
+        )
+    except RuntimeError as error:
+        raise ValueError(f"video: {error}") from error

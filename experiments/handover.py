@@ -50,13 +50,20 @@ _NETWORKS = (
 _WARMUP = 3  # steps; D is full of data, so that learning can begin at once
 
 
-def config_of(path: pathlib.Path) -> qusac.Config:
+def config_of(
+    path: pathlib.Path, *, argument: str = "init_from", remedy: str = _REMEDY
+) -> qusac.Config:
     """The hyperparameters of a run, from its config.json.
+
+    Args:
+        path: workdir of the run.
+        argument: what errors say the path was given as.
+        remedy: what they advise.
 
     Raises:
         ValueError: if they cannot be read, or are those of another version.
     """
-    content = files.read_json(path / "config.json", _REMEDY).get("config", {})
+    content = files.read_json(path / "config.json", remedy).get("config", {})
 
     def as_tuples(tree: dict[str, Any]) -> dict[str, Any]:
         return {n: tuple(value) if isinstance(value, list) else value for n, value in tree.items()}
@@ -65,7 +72,7 @@ def config_of(path: pathlib.Path) -> qusac.Config:
         dynamics = qusac.DynamicsConfig(**as_tuples(content.pop("dynamics")))
         return qusac.Config(**as_tuples(content), dynamics=dynamics)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"init_from: {path} is of another version ({error}); {_REMEDY}") from error
+        raise ValueError(f"{argument}: {path} is of another version ({error}); {remedy}") from error
 
 
 def continued(offline: qusac.Config, online: qusac.Config) -> qusac.Config:

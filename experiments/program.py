@@ -8,7 +8,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, cost
+from experiments import cli, cost, evaluation
 from experiments.run import Run
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax import environments, qusac
@@ -125,10 +125,7 @@ def check_environment(options: Any, env: str) -> None:
     copies.state()
     copies.close()
     if options.video:
-        try:
-            environments.check_video_packages()
-        except RuntimeError as error:
-            raise ValueError(f"video: {error}") from error
+        evaluation.check_video()
 
 
 def task_of(options: Any, spec: environments.Spec, config: qusac.Config) -> qusac.Task:
@@ -199,10 +196,7 @@ def train(
         return 128 + signal_number
     print(f"done: summary.json, learning_curve.png and policy are in {workdir}")
     if options.video:
-        try:
-            run.record_video(directory.path / "episode.mp4")
-        except RuntimeError as error:
-            raise ValueError(f"video: {error}") from error
+        run.record_video(directory.path / "episode.mp4")
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
 from experiments.run_reader import Curve
 
@@ -75,6 +76,11 @@ def standard_error(values: np.ndarray) -> np.ndarray:
     if len(values) < 2:
         return np.full(values.shape[1:], np.nan)
     return values.std(0, ddof=1) / np.sqrt(len(values))
+
+
+def half_interval(values: np.ndarray) -> float:
+    """Half the 95 % t interval of the mean of independent values `[n]`; NaN if n = 1."""
+    return float(standard_error(values) * special.stdtrit(max(len(values) - 1, 1), 0.975))
 
 
 def normalized_final_returns(

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import plot, report, seeds
+from experiments import evaluation, plot, report, seeds
 from experiments.evaluation import Evaluation, evaluate
 from experiments.run_directory import RunDirectory
 from experiments.speed import Speed
@@ -252,12 +252,12 @@ class Run(abc.ABC):
 
     def record_video(self, path: pathlib.Path) -> None:
         """Writes an mp4 of one episode of the first seed with the mean action."""
-        actor = jax.tree.map(lambda x: x[0], self._state.actor)
-        act = jax.jit(functools.partial(qusac.act, config=self._config, task=self._task))
-        environments.record_video(
+        evaluation.record(
             self._env_name,
-            lambda observation: np.asarray(act(actor, observation)),
+            jax.tree.map(lambda x: x[0], self._state.actor),
             path,
+            config=self._config,
+            task=self._task,
             action_cost=self._action_cost,
         )
 

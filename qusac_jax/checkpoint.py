@@ -115,9 +115,9 @@ class Checkpointer:
         )
         return Restored(read_step, restored, read_host, read["metadata"])
 
-    def restore_device(self, device: PyTree) -> PyTree:
-        """Reads the part of the latest checkpoint that was on the device; as `restore`."""
-        _, read = self._read(None, device)
+    def restore_device(self, device: PyTree, *, step: int | None = None) -> PyTree:
+        """Reads the part of a checkpoint that was on the device; as `restore`."""
+        _, read = self._read(step, device)
         return jax.tree.map(_data_to_key, device, read["device"])
 
     def _read(self, step: int | None, device: PyTree, **parts: Any) -> tuple[int, Any]:

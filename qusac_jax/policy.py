@@ -40,6 +40,37 @@ def save_policy(
     (path / "policy.json").write_text(json.dumps(description, indent=2) + "\n")
 
 
+def load_actor(path: str | pathlib.Path) -> tuple[networks.Params, dict[str, Any]]:
+    """Reads what `save_policy` wrote.
+
+    Args:
+        path: a run directory, or the `policy` directory in it.
+
+    Returns:
+        The actors' parameters, NumPy leaves `[R, ...]`, and the facts beside them: `hidden`,
+        `action_size` and the metadata.
+
+    Raises:
+        ValueError: if there is no complete policy at `path`.
+    """
+    path = pathlib.Path(path).absolute()
+    if (path / "policy").is_dir():
+        path = path / "policy"
+    try:
+        description = json.loads((path / "policy.json").read_text())
+        description["hidden"] = tuple(description["hidden"])
+        description["action_size"] = int(description["action_size"])
+        with ocp.StandardCheckpointer() as checkpointer:
+            # Without a target Orbax asks for the devices of the machine that saved; read to NumPy.
+            structure = checkpointer.metadata(path / "actor").item_metadata
+            target = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), dict(structure))
+            return checkpointer.restore(path / "actor", target), description
+    except Exception as error:  # missing or damaged files raise many types in Orbax
+        raise ValueError(
+            f"path {str(path)!r} holds no complete policy; pass the --workdir of a finished run"
+        ) from error
+
+
 def load_policy(path: str | pathlib.Path, *, seed_index: int = 0) -> Policy:
     """Loads the policy of a run.
 
@@ -55,26 +86,12 @@ def load_policy(path: str | pathlib.Path, *, seed_index: int = 0) -> Policy:
         ValueError: if there is no complete policy at `path`, or no such seed in it; the policy
             raises it for observations of another size or, outside `jit`, with NaN or infinity.
     """
-    path = pathlib.Path(path).absolute()
-    if (path / "policy").is_dir():
-        path = path / "policy"
-    try:
-        description = json.loads((path / "policy.json").read_text())
-        hidden, action_size = tuple(description["hidden"]), int(description["action_size"])
-        with ocp.StandardCheckpointer() as checkpointer:
-            # Without a target Orbax asks for the devices of the machine that saved; read to NumPy.
-            structure = checkpointer.metadata(path / "actor").item_metadata
-            target = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), dict(structure))
-            stacked = checkpointer.restore(path / "actor", target)
-    except Exception as error:  # missing or damaged files raise many types in Orbax
-        raise ValueError(
-            f"path {str(path)!r} holds no complete policy; pass the --workdir of a finished run"
-        ) from error
+    stacked, description = load_actor(path)
     num_seeds = jax.tree.leaves(stacked)[0].shape[0]
     if not 0 <= seed_index < num_seeds:
         raise ValueError(f"seed_index must lie in [0, {num_seeds}), got {seed_index}")
     params = jax.tree.map(lambda x: jnp.asarray(x[seed_index]), stacked)
-    actor = networks.Actor(hidden, action_size)
+    actor = networks.Actor(description["hidden"], description["action_size"])
 
     @jax.jit
     def act(observation: jax.Array, key: jax.Array | None) -> jax.Array:

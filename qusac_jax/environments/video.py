@@ -5,7 +5,9 @@ broken one can take the process down with it. So a video is made by another proc
 same actions from the same seed again.
 """
 
+import contextlib
 import importlib.util
+import math
 import os
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from qusac_jax.environments.make import make
 
 BACKENDS = ("egl", "osmesa")  # values of MUJOCO_GL that need no display, in the order of trying
 _RENDER_TIMEOUT_S = 1800
+_GIF_FRAMES_PER_SECOND = 12.5  # about; a GIF is not compressed along time
 _REPLAY = "import sys; from qusac_jax.environments import video; video.replay(*sys.argv[1:])"
 
 
@@ -40,6 +43,7 @@ def record_video(
     seed: int = 0,
     action_cost: float | None = None,
     max_steps: int | None = None,
+    gif: bool = False,
 ) -> Recording:
     """Plays one episode and writes it as an mp4.
 
@@ -50,6 +54,8 @@ def record_video(
         seed: of the environment, in [0, 2**32).
         action_cost: as for `make`; changes the returns only.
         max_steps: to stop before the episode ends.
+        gif: whether to write a GIF as well, beside the mp4 and with fewer frames: pages and
+            TensorBoard show it without a player.
 
     Returns:
         A `Recording` with the returns of the episode, whose video is at `path`.
@@ -70,16 +76,19 @@ def record_video(
         actions_path = Path(folder) / "actions.npy"
         np.save(actions_path, actions)
         # Rendered beside the target and moved there: a failure leaves no half-written video.
-        rendered = path.with_name(f".{path.name}.partial.mp4")
+        targets = [path, path.with_suffix(".gif")] if gif else [path]
+        rendered = [to.with_name(f".{to.stem}.partial{to.suffix}") for to in targets]
         try:
-            _render_in_subprocess([name, str(seed), str(actions_path), str(rendered)])
-            rendered.replace(path)
+            _render_in_subprocess([name, str(seed), str(actions_path), *map(str, rendered)])
+            for partial, target in zip(rendered, targets, strict=True):
+                partial.replace(target)
         finally:
-            rendered.unlink(missing_ok=True)
+            for partial in rendered:
+                partial.unlink(missing_ok=True)
     return Recording(path, *returns, len(actions))
 
 
-def replay(name: str, seed: str, actions_path: str, path: str) -> None:
+def replay(name: str, seed: str, actions_path: str, path: str, gif: str | None = None) -> None:
     """Renders saved actions `[T, A]`; what the other process runs, with strings for arguments."""
     imageio = importlib.import_module("imageio.v2")
     env = make(name, seed=int(seed), render=True)
@@ -87,13 +96,27 @@ def replay(name: str, seed: str, actions_path: str, path: str) -> None:
     if hasattr(env.unwrapped, "control_timestep"):
         # shimmy gives milliseconds per step under this name.
         frames_per_second = 1.0 / env.get_wrapper_attr("control_timestep")()
+    frames_per_second = min(round(frames_per_second), 100)
     env.reset()
-    # Encoders want even sizes, which 16 guarantees; ours and Gymnasium's are multiples of it.
-    with imageio.get_writer(path, fps=min(round(frames_per_second), 100)) as writer:
-        writer.append_data(env.render())
-        for action in np.load(actions_path, allow_pickle=False):
+    every = math.ceil(frames_per_second / _GIF_FRAMES_PER_SECOND)
+    with contextlib.ExitStack() as stack:
+        # Encoders want even sizes, which 16 guarantees; ours and Gymnasium's are multiples of it.
+        mp4 = stack.enter_context(imageio.get_writer(path, fps=frames_per_second))
+        small = None
+        if gif is not None:
+            milliseconds = 1000 * every / frames_per_second
+            small = stack.enter_context(imageio.get_writer(gif, duration=milliseconds, loop=0))
+
+        def show(number: int) -> None:
+            frame = env.render()
+            mp4.append_data(frame)
+            if small is not None and number % every == 0:
+                small.append_data(frame)
+
+        show(0)
+        for number, action in enumerate(np.load(actions_path, allow_pickle=False), 1):
             env.step(action)
-            writer.append_data(env.render())
+            show(number)
     env.close()
 
 

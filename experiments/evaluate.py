@@ -1,0 +1,192 @@
+"""Returns of a saved run's policies, with intervals, and a video of an episode.
+
+    python -m experiments.evaluate RUN [--episodes=20] [--step=STEP] [--seed_index=i] [--video]
+
+RUN is the workdir of an online, offline or collect run, finished or not. The policy is the last one
+that was saved, or that of --step. Actions are the mean ones, and initial states are the same for
+every run and seed: those of --seed, --seed + 1, ...
+
+Prints a table with 95 % intervals: of a seed's mean over its episodes, and of the mean over seeds.
+Writes step_STEP.json with all returns, and for --video step_STEP_seed_SEED.mp4 and .gif.
+"""
+
+import dataclasses
+import functools
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+
+from experiments import cli, evaluation, files, results, seeds
+from experiments.saved_run import SavedRun
+from qusac_jax import datasets, environments, qusac
+from qusac_jax.qusac.networks import Params
+
+_MOST_COPIES = 25  # of the environment at once, per seed: simulators take memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """What the policies of a run got."""
+
+    run: str
+    env: str
+    step: int
+    seeds: list[int]  # R
+    first_episode_seed: int
+    returns: np.ndarray  # [R, E] with action cost
+    task_returns: np.ndarray  # [R, E] without
+    scores: np.ndarray | None  # [R, E] percent; None without reference returns
+
+
+def make_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    values = flags.FlagValues()
+    define: dict[str, Any] = {"flag_values": values}
+    flags.DEFINE_integer("episodes", 20, "per seed of the run", 1, **define)
+    flags.DEFINE_integer("step", None, "at which the policy was saved; default the last", **define)
+    flags.DEFINE_integer(
+        "seed_index", None, "which seed of the run; default all, and the first in videos", **define
+    )
+    flags.DEFINE_integer("seed", 0, "of the first episode", 0, 2**31 - 1, **define)
+    flags.DEFINE_boolean("video", False, "write the first episode as mp4 and GIF", **define)
+    flags.DEFINE_string("output", None, "folder to write to; default RUN/evaluation", **define)
+    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
+    return values
+
+
+def run(options: Any, paths: Sequence[str]) -> None:
+    """Evaluates as the flags say, prints and writes."""
+    if len(paths) != 1:
+        raise ValueError(f"run must be one workdir, got {len(paths)}: {', '.join(paths)}")
+    if options.video:
+        evaluation.check_video()
+    cli.select_device(options.device)
+    saved = SavedRun(paths[0])
+    indices = list(range(len(saved.seeds)))
+    if options.seed_index is not None:
+        indices = [saved.index(options.seed_index)]
+    step, actor = saved.actor(options.step)
+    actor = jax.tree.map(lambda x: np.asarray(x)[indices], actor)
+    output = pathlib.Path(options.output or saved.path / "evaluation")
+    files.check_writable(output / f"step_{step}.json")
+    scores = score(saved, step, actor, indices, options.episodes, options.seed)
+    print(table(scores))
+    (output / f"step_{step}.json").write_text(json.dumps(_as_json(scores), indent=2) + "\n")
+    print(f"returns -> {output / f'step_{step}.json'}")
+    if options.video:
+        path = output / f"step_{step}_seed_{scores.seeds[0]}.mp4"
+        evaluation.record(
+            saved.spec.name,
+            jax.tree.map(lambda x: x[0], actor),
+            path,
+            config=saved.config,
+            task=saved.task,
+            action_cost=saved.spec.action_cost,
+            seed=options.seed,
+        )
+        print(f"video -> {path} and .gif")
+
+
+def score(
+    saved: SavedRun,
+    step: int,
+    actor: Params,
+    indices: Sequence[int],
+    num_episodes: int,
+    first_seed: int,
+) -> Scores:
+    """Runs episodes with the mean action.
+
+    Args:
+        saved: the run.
+        step: at which the policies were saved.
+        actor: their weights, leaves `[R, ...]`, of some seeds of the run.
+        indices: R, which seeds these are.
+        num_episodes: E per seed.
+        first_seed: of the environments.
+    """
+    num_rounds = -(-num_episodes // _MOST_COPIES)
+    copies = -(-num_episodes // num_rounds)
+    environment = environments.VectorEnvironment(
+        saved.spec.name,
+        [first_seed + e for _ in indices for e in range(copies)],
+        action_cost=saved.spec.action_cost,
+    )
+    act = seeds.mapped(qusac.act, config=saved.config, task=saved.task)
+    rounds = [
+        evaluation.evaluate(environment, functools.partial(act, actor), len(indices))
+        for _ in range(num_rounds)
+    ]
+    environment.close()
+    returns, task_returns = (
+        np.concatenate([getattr(one, name) for one in rounds], axis=1)[:, :num_episodes]
+        for name in ("episode_return", "episode_task_return")
+    )
+    reference = saved.reference
+    return Scores(
+        run=str(saved.path),
+        env=saved.spec.name,
+        step=step,
+        seeds=[saved.seeds[i] for i in indices],
+        first_episode_seed=first_seed,
+        returns=returns,
+        task_returns=task_returns,
+        scores=None if reference is None else datasets.normalized_score(task_returns, reference),
+    )
+
+
+def table(scores: Scores) -> str:
+    """Markdown table, a line per seed and one for all of them."""
+    columns = {"return": scores.returns, "without action cost": scores.task_returns}
+    if scores.scores is not None:
+        columns["score in %"] = scores.scores
+    lines = [
+        f"{scores.env}, step {scores.step}: {scores.returns.shape[1]} episodes per seed, mean with "
+        "95 % interval",
+        f"| seed | {' | '.join(columns)} | least | largest return |",
+        f"| --- |{' ---: |' * (len(columns) + 2)}",
+    ]
+    rows = [
+        (str(seed), [x[i] for x in columns.values()], scores.returns[i])
+        for i, seed in enumerate(scores.seeds)
+    ]
+    if len(scores.seeds) > 1:
+        rows.append(("mean of seeds", [x.mean(1) for x in columns.values()], scores.returns))
+    for name, values, returns in rows:
+        cells = " | ".join(_with_interval(x) for x in values)
+        lines.append(f"| {name} | {cells} | {returns.min():.1f} | {returns.max():.1f} |")
+    return "\n".join(lines)
+
+
+def _with_interval(values: np.ndarray) -> str:
+    half = results.half_interval(values)
+    return f"{values.mean():.1f}" + ("" if np.isnan(half) else f" ± {half:.1f}")
+
+
+def _as_json(scores: Scores) -> dict[str, Any]:
+    described = {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in dataclasses.asdict(scores).items()
+        if value is not None
+    }
+    described["mean_return"] = scores.returns.mean(1).tolist()
+    half = [results.half_interval(row) for row in scores.returns]
+    described["mean_return_half_interval"] = [None if np.isnan(h) else float(h) for h in half]
+    return described
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags and evaluates; returns the exit code."""
+    options = make_flags()
+    evaluate = lambda paths: run(options, paths)
+    return cli.run_with(evaluate, options, argv, __doc__ or "", positional="a run directory")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""A run read again: what it was, and what it had learned where it was saved.
+
+Axis: R seeds.
+"""
+
+import os
+import pathlib
+import types
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments import files, handover, program, seeds
+from experiments.collect_run import load_arrays
+from qusac_jax import datasets, environments, qusac
+from qusac_jax.checkpoint import Checkpointer
+from qusac_jax.policy import load_actor
+from qusac_jax.qusac.networks import Params
+
+_REMEDY = "pass the workdir of a run of experiments.online, offline or collect"
+_NEEDED = ("env", "method", "preset", "seed", "num_seeds", "config")
+
+
+class SavedRun:
+    """An online, offline or collect run, finished or not; nothing of it is changed."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        """Reads config.json and builds the environment once to look.
+
+        Raises:
+            ValueError: if there is no such run, it is a tabular one, or of another version.
+        """
+        self.path = pathlib.Path(path)
+        if not self.path.is_dir():
+            raise ValueError(f"run {str(path)!r} is no directory; {_REMEDY}")
+        if not (self.path / "config.json").is_file():
+            raise ValueError(f"run {str(path)!r} has no config.json; {_REMEDY}")
+        self.about = about = files.read_json(self.path / "config.json", _REMEDY)
+        if "preset" not in about and "num_episodes" in about:
+            raise ValueError(
+                f"run {str(path)!r} is a tabular one, whose metrics.csv has the exact returns of "
+                "its policies; `python -m experiments.tabular --inspect` draws its uncertainty"
+            )
+        missing = [name for name in _NEEDED if name not in about]
+        if missing:
+            raise ValueError(f"run {str(path)!r} has no {', '.join(missing)} in config.json")
+        self.config = handover.config_of(self.path, argument="run", remedy=_REMEDY)
+        self.spec = environments.spec(about["env"], about.get("action_cost"))
+        flags = types.SimpleNamespace(termination=about.get("termination"))
+        self.task = program.task_of(flags, self.spec, self.config)
+        self.seeds = list(range(about["seed"], about["seed"] + about["num_seeds"]))
+        self._checkpointer = Checkpointer(self.path / "checkpoints")
+
+    @property
+    def reference(self) -> datasets.ScoreReference | None:
+        """The returns of 0 and 100 percent, of an offline run whose dataset has them."""
+        reference = (self.about.get("dataset") or {}).get("reference")
+        return datasets.ScoreReference(**reference) if reference else None
+
+    def index(self, seed_index: int) -> int:
+        """The index itself; raises `ValueError` if there is no such seed."""
+        if not 0 <= seed_index < len(self.seeds):
+            raise ValueError(
+                f"seed_index must lie in [0, {len(self.seeds)}), got {seed_index}; the run has the "
+                f"seeds {self.seeds}"
+            )
+        return seed_index
+
+    def checkpoints(self) -> list[int]:
+        """Steps of the complete checkpoints, ascending."""
+        return self._checkpointer.steps()
+
+    def state(self, step: int) -> qusac.TrainState:
+        """The agent's state `[R, ...]` in a checkpoint.
+
+        Raises:
+            ValueError: if the checkpoint is missing or damaged.
+        """
+        init = seeds.mapped(qusac.init, config=self.config, task=self.task)
+        like = init(seeds.keys(self.seeds, 1)[:, 0])
+        return self._checkpointer.restore_device(like, step=step)
+
+    def actor(self, step: int | None = None) -> tuple[int, Params]:
+        """The weights of the policies.
+
+        Args:
+            step: of a checkpoint, of the final policy, or of a policy that a collect run kept; None
+                for the last there is.
+
+        Returns:
+            The step, and leaves `[R, ...]`.
+
+        Raises:
+            ValueError: if there is none, or it is damaged.
+        """
+        final, checkpoints, kept = self._final_step(), self.checkpoints(), self._kept_policies()
+        there = sorted({*checkpoints, *kept} | ({final} if final is not None else set()))
+        if not there:
+            raise ValueError(
+                f"run {str(self.path)!r} has neither a checkpoint nor a policy; wait for its first "
+                "checkpoint, or put its files back"
+            )
+        step = there[-1] if step is None else step
+        if step == final:  # much smaller than a checkpoint
+            return step, load_actor(self.path)[0]
+        if step in kept:
+            one = jax.eval_shape(lambda: self._one_actor())
+            actor = load_arrays(self.path / "policies" / f"{step}.npz", one)
+            return step, jax.tree.map(lambda x: x[None], actor)
+        if step in checkpoints:
+            return step, jax.tree.map(np.asarray, self.state(step).actor)
+        raise ValueError(f"step must be one of {there}, where {self.path} was saved, got {step}")
+
+    def _final_step(self) -> int | None:
+        path = self.path / "policy" / "policy.json"
+        return files.read_json(path, _REMEDY).get("step") if path.is_file() else None
+
+    def _kept_policies(self) -> list[int]:
+        return [int(path.stem) for path in (self.path / "policies").glob("*.npz")]
+
+    def _one_actor(self) -> Any:
+        return qusac.init(jax.random.key(0), config=self.config, task=self.task).actor
