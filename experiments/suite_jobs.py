@@ -116,10 +116,21 @@ class Launcher:
 
         Returns:
             submitit's job.
+
+        Raises:
+            ValueError: if it is refused.
         """
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
         job = TrainingJob(arguments, os.environ.get("CUDA_VISIBLE_DEVICES"))
-        with _inherited(cores if self._is_local else ()):
-            return self._executor(name).submit(job)
+        try:
+            with _inherited(cores if self._is_local else ()):
+                return self._executor(name).submit(job)
+        except (FailedJobError, FailedSubmissionError) as error:
+            raise ValueError(
+                f"launcher: {name} was refused ({' '.join(str(error).split())}); the same command "
+                "with other --slurm values, or with fewer --jobs, goes on"
+            ) from error
 
     def find(self, name: str) -> Any:
         """The job of a run that an earlier suite has submitted and SLURM still knows, or None.

@@ -167,7 +167,8 @@ def _over_tasks(grouped: _Grouped) -> list[str]:
 
 
 def _interval(one: results.Aggregate, digits: str) -> str:
-    return f"{one.value:{digits}} [{one.low:{digits}}, {one.high:{digits}}]"
+    interval = f" [{one.low:{digits}}, {one.high:{digits}}]" if one.num_seeds > 1 else ""
+    return f"{one.value:{digits}}{interval}"
 
 
 def _plus_minus(mean: float, error: float) -> str:

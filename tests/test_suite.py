@@ -379,6 +379,9 @@ def test_jobs_of_a_cluster_ask_for_what_was_said_and_are_found_again(tmp_path, m
     for line in ("partition=gpu", "gpus-per-node=1", "time=600", "signal=USR2@90", "job-name=run"):
         assert f"#SBATCH --{line}" in script
     assert launcher.find("run").job_id == "12"
+    (bin_folder / "sbatch").write_text("#!/bin/sh\necho sbatch: over the limit >&2; exit 1\n")
+    with pytest.raises(ValueError, match=r"other was refused.*over the limit.*fewer --jobs"):
+        launcher.submit("other", ["--env=pendulum"], [])
     with pytest.raises(ValueError, match="Unknown argument 'partitoin'"):
         suite_jobs.Launcher("slurm", tmp_path / "jobs", {"partitoin": "gpu"})
     monkeypatch.setenv("PATH", "/nonexistent")
