@@ -1,51 +1,183 @@
-"""Predicted values and their uncertainty beside the returns that came.
+"""How well a saved agent knows what it does not know: `python -m experiments.calibration RUN`.
 
-Axes: R seeds, E episodes.
+RUN is the workdir of an online or offline run that has a checkpoint. At states of real episodes,
+the critics' values, their deviations from member to member and sqrt(U) are compared with the
+discounted returns that follow in the environment and in each member's model, all with the
+policy's own draws and entropy bonus.
+
+Writes step_STEP.png and .csv and prints a table with a column for each seed.
 """
 
+import csv
 import pathlib
+import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
+from absl import flags
 
-from experiments import style
+from experiments import calibration_figure, calibration_returns, cli, files
+from experiments.calibration_returns import Returns
+from experiments.saved_run import SavedRun
 
-
-class Predictions(NamedTuple):
-    """What was expected of episodes at their first observation, and what came."""
-
-    q: np.ndarray  # [R, E] mean of the critics, with the entropy bonus that they were trained on
-    std: np.ndarray  # [R, E] sqrt(U)
-    discounted_return: np.ndarray  # [R, E]; a time limit cuts off what would have come after it
+_FEWEST = 3  # values that a correlation says something about
 
 
-@matplotlib.rc_context(style.RC)
-def draw(predictions: Predictions, seeds: Sequence[int], path: pathlib.Path) -> pathlib.Path:
-    """Expected against actual returns, and sqrt(U) against the error, a colour for each seed.
+def make_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    values = flags.FlagValues()
+    define: dict[str, Any] = {"flag_values": values}
+    flags.DEFINE_integer("step", None, "of the checkpoint; default the last", **define)
+    flags.DEFINE_integer("episodes", 20, "in the environment, per seed of the run", 1, **define)
+    flags.DEFINE_integer("points", 5, "states of each episode", 1, **define)
+    flags.DEFINE_integer("draws", 16, "rollouts of each member's model per state", 2, **define)
+    flags.DEFINE_integer("seed", 0, "of episodes and rollouts", 0, 2**31 - 1, **define)
+    flags.DEFINE_string("output", None, "folder to write to; default RUN/calibration", **define)
+    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
+    return values
 
-    Args:
-        predictions: of the episodes.
-        seeds: R, for the legend.
-        path: of the PNG.
+
+def run(options: Any, paths: Sequence[str]) -> None:
+    """Measures as the flags say, prints and draws."""
+    if len(paths) != 1:
+        raise ValueError(f"run must be one workdir, got {len(paths)}: {', '.join(paths)}")
+    cli.select_device(options.device)
+    saved = SavedRun(paths[0])
+    steps = saved.checkpoints()
+    if not steps:
+        raise ValueError(f"run {paths[0]!r} has no checkpoint yet; wait for its first")
+    step = steps[-1] if options.step is None else options.step
+    if step not in steps:
+        raise ValueError(f"step must be one of {steps}, the run's checkpoints, got {step}")
+    output = pathlib.Path(options.output or saved.path / "calibration")
+    picture, numbers = output / f"step_{step}.png", output / f"step_{step}.csv"
+    for path in (picture, numbers):
+        files.check_writable(path)
+    returns = calibration_returns.measure(
+        saved,
+        saved.state(step),
+        num_episodes=options.episodes,
+        num_points=options.points,
+        num_draws=options.draws,
+        seed=options.seed,
+    )
+    rows = statistics(returns)
+    _write_csv(numbers, saved.seeds, rows)
+    predictions = calibration_figure.Predictions(returns.value, returns.std, returns.real)
+    calibration_figure.draw(predictions, saved.seeds, picture, _spreads(returns))
+    left = saved.config.discount**returns.length
+    print(f"{saved.spec.name}, step {step}: returns of {returns.length} steps")
+    if left > 2 * calibration_returns.TAIL:
+        print(f"{left:.0%} of an even stream of rewards comes after the last of them")
+    print(table(saved.seeds, rows))
+    print(f"\npicture and numbers -> {picture}, {numbers}")
+
+
+def statistics(returns: Returns) -> dict[str, np.ndarray]:
+    """`[R]` each, by what it says; NaN where there is nothing to say.
+
+    A Gaussian with standard deviation sqrt(U) has 68 and 95 % within one and two of them.
     """
-    figure = Figure((8, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    colors = list(style.COLORS.values())
-    error = np.abs(predictions.q - predictions.discounted_return)
-    for i, seed in enumerate(seeds):
-        dots = {"s": 14, "color": colors[i % len(colors)], "alpha": 0.7, "label": f"seed {seed}"}
-        left.scatter(predictions.discounted_return[i], predictions.q[i], **dots)
-        right.scatter(predictions.std[i], error[i], **dots)
-    low = min(predictions.q.min(), predictions.discounted_return.min())
-    high = max(predictions.q.max(), predictions.discounted_return.max())
-    left.plot([low, high], [low, high], color="0.6", lw=1, zorder=0)
-    left.set(xlabel="discounted return", ylabel="expected return Q", title="above: overestimated")
-    widest = max(predictions.std.max(), 1e-9)
-    right.plot([0, widest], [0, widest], color="0.6", lw=1, zorder=0)
-    right.set(xlabel="sqrt(U)", ylabel="|Q - discounted return|", title="above: overconfident")
-    style.legend(figure, left.get_legend_handles_labels()[0], where="upper")
-    figure.savefig(path)
-    return path
+    model_mean = returns.member.mean(1)
+    deviation = returns.member - model_mean[:, None]
+    spread, std = _spread(returns), returns.std
+    error = np.where(np.isfinite(returns.real), returns.value - returns.real, np.nan)
+    rows = {
+        "expected return": _mean(returns.value),
+        "sqrt(U)": _mean(std),
+        "real return": _mean(returns.real),
+        "real: correlation of sqrt(U) and |error|": _correlations(std, np.abs(error)),
+        "real: within 1 sqrt(U)": _within(error, std),
+        "real: within 2 sqrt(U)": _within(error, 2 * std),
+        "models: return": _mean(model_mean),
+        "models: std over members": _mean(spread),
+        "models: correlation of sqrt(U) and std": _correlations(std, spread),
+        "models: within 1 sqrt(U)": _within(deviation, std[:, None]),
+        "models: within 2 sqrt(U)": _within(deviation, 2 * std[:, None]),
+    }
+    if returns.member_value.shape[1] == returns.member.shape[1] > 1:
+        critic = returns.member_value - returns.value[:, None]
+        rows["critics: std over members"] = _mean(returns.member_value.std(1, ddof=1))
+        rows["critics: correlation of deviations with the models'"] = _correlations(
+            critic, deviation
+        )
+    return rows
+
+
+def table(seeds: Sequence[int], rows: dict[str, np.ndarray]) -> str:
+    """Markdown, a column for each seed; rows about what there is not are left out."""
+    lines = [
+        f"| | {' | '.join(f'seed {seed}' for seed in seeds)} |",
+        f"| --- |{' ---: |' * len(seeds)}",
+    ]
+    for name, values in rows.items():
+        if np.isfinite(values).any():
+            cells = " | ".join(f"{value:.3g}" for value in values)
+            lines.append(f"| {name} | {cells} |")
+    return "\n".join(lines)
+
+
+def _spread(returns: Returns) -> np.ndarray:
+    """Standard deviation over members `[R, P]`, less what the draws alone would make of it."""
+    if returns.member.shape[1] < 2:
+        return np.full_like(returns.std, np.nan)
+    noise = np.mean(np.square(returns.member_error), axis=1)
+    return np.sqrt(np.maximum(returns.member.var(1, ddof=1) - noise, 0.0))
+
+
+def _spreads(returns: Returns) -> calibration_figure.Spreads | None:
+    """What is drawn of the members; None without critics and models of each."""
+    if not returns.member_value.shape[1] == returns.member.shape[1] > 1:
+        return None
+    return calibration_figure.Spreads(
+        returns.std,
+        _spread(returns),
+        returns.member - returns.member.mean(1, keepdims=True),
+        returns.member_value - returns.value[:, None],
+    )
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    """Over all but the leading axis, of what is finite; NaN where nothing is."""
+    flat = values.reshape(len(values), -1)
+    kept = np.isfinite(flat)
+    total = np.where(kept, flat, 0.0).sum(1)
+    return np.where(kept.any(1), total / np.maximum(kept.sum(1), 1), np.nan)
+
+
+def _within(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """Share of errors within the bound, of each seed."""
+    inside = (np.abs(error) <= bound).astype(float)
+    return _mean(np.where(np.isfinite(error + bound), inside, np.nan))
+
+
+def _correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Pearson's, of each seed."""
+    return np.array([_correlation(x.ravel(), y.ravel()) for x, y in zip(a, b, strict=True)])
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    kept = np.isfinite(a) & np.isfinite(b)
+    a, b = a[kept], b[kept]
+    if len(a) < _FEWEST or not (np.ptp(a) and np.ptp(b)):
+        return float("nan")
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _write_csv(path: pathlib.Path, seeds: Sequence[int], rows: dict[str, np.ndarray]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("what", *(f"seed {seed}" for seed in seeds)))
+        writer.writerows((name, *values) for name, values in rows.items())
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags and measures; returns the exit code."""
+    options = make_flags()
+    measure = lambda paths: run(options, paths)
+    return cli.run_with(measure, options, argv, __doc__ or "", positional="a run directory")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

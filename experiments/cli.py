@@ -28,6 +28,7 @@ def run_with(
     about: str,
     *,
     positional: str | None = None,
+    pass_on: bool = False,
 ) -> int:
     """Parses a command line and runs a program with it; one process can run several.
 
@@ -42,6 +43,8 @@ def run_with(
         about: what `--help` says before the flags.
         positional: what the arguments that are not flags are; None if there are none. At least one
             must be given.
+        pass_on: whether `main` is called with what of the command line is no flag of the program,
+            for another program.
 
     Returns:
         The exit code: 2 after a mistake, which is one line on stderr; 130 after Ctrl-C.
@@ -51,18 +54,16 @@ def run_with(
     flags.DEFINE_integer(
         "verbosity", -2, "log: -2 errors, -1 warnings too, 0 all, 1 more", **define
     )
-    options.set_gnu_getopt(True)  # flags may follow positional arguments
 
     def parsed() -> int | None:
-        try:
-            arguments = options(argv)[1:]
-        except flags.UnrecognizedFlagError as error:
-            raise ValueError(_unknown_flag(error.flagname, list(options))) from error
+        arguments = parse(options, argv, known_only=pass_on)
         if options.help:
             print(f"{about}{_help(options)}")
             return 0
         logging.use_absl_handler()
         logging.set_verbosity(options.verbosity)
+        if pass_on:
+            return main(arguments)
         if positional is None and arguments:
             raise ValueError(f"arguments {arguments} are not flags; flags look like --name=value")
         if positional is None:
@@ -72,6 +73,27 @@ def run_with(
         return main(arguments)
 
     return _exit_code(parsed)
+
+
+def parse(options: flags.FlagValues, argv: Sequence[str], *, known_only: bool = False) -> list[str]:
+    """Parses a command line, flags and positional arguments in any order.
+
+    Args:
+        options: the program's flags.
+        argv: the command line, the program's name first.
+        known_only: whether flags that are not among `options` are left for others.
+
+    Returns:
+        What is left: positional arguments, and unknown flags with `known_only`.
+
+    Raises:
+        ValueError: for an unknown flag otherwise.
+    """
+    options.set_gnu_getopt(True)
+    try:
+        return options(argv, known_only=known_only)[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise ValueError(_unknown_flag(error.flagname, list(options))) from error
 
 
 def _help(options: flags.FlagValues) -> str:

@@ -3,15 +3,18 @@
 import collections
 import pathlib
 import textwrap
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
 from experiments import files, results, run_reader, style
+from experiments.published_curves import PublishedCurve
 from experiments.run_reader import Curve
 
 _SPELLED = 72  # letters of a line that spells settings out
@@ -28,12 +31,24 @@ class CurveStyle(NamedTuple):
 
 @matplotlib.rc_context(style.RC)
 def draw_curves(
-    curves: Sequence[Curve], path: pathlib.Path, *, x: str, y: str
+    curves: Sequence[Curve],
+    path: pathlib.Path,
+    *,
+    x: str,
+    y: str,
+    published: Mapping[str, Sequence[PublishedCurve]] = types.MappingProxyType({}),
 ) -> list[results.Summary]:
     """Draws curves that were read, and returns what was drawn.
 
     Methods that cannot be averaged, because their seeds share no part of the x axis, are left out
     with a warning.
+
+    Args:
+        curves: of all tasks.
+        path: of the PNG.
+        x: name of the x axis.
+        y: name of the y axis.
+        published: by task, curves of others that are drawn thin and dotted, as far as `curves` go.
 
     Raises:
         ValueError: if nothing is left.
@@ -49,6 +64,7 @@ def draw_curves(
     panels = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
     for panel, (env, per_env) in zip(panels, summaries.items(), strict=False):
         _draw_panel(panel, env, per_env, styles, x)
+        _draw_published(panel, published.get(env, ()), max(s.x[-1] for s in per_env))
     for panel in panels[len(summaries) :]:
         panel.set_visible(False)
     for panel in panels[::num_columns]:
@@ -56,7 +72,7 @@ def draw_curves(
     drawn = [styles[s.env, s.label] for per_env in summaries.values() for s in per_env]
     colors = {curve_style.name: curve_style.color for curve_style in sorted(drawn)}
     methods = [style.line_sample(style.text(name), color=colors[name]) for name in colors]
-    style.legend(figure, methods, where="upper")
+    style.legend(figure, [*methods, *_published_samples(published)], where="upper")
     if spelled:
         lines = {curve_style.letter: curve_style.line for curve_style in styles.values()}
         settings = [
@@ -181,6 +197,21 @@ def _draw_panel(
     panel.set_title(f"{style.text(env)} ({seeds} seed{'s' if seeds != '1' else ''})")
     panel.set_xlabel(style.text(x.replace("_", " ")))
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _draw_published(panel: Axes, curves: Sequence[PublishedCurve], end: float) -> None:
+    for curve in curves:
+        kept = curve.x <= end
+        color = style.COLORS.get(curve.name, "0.5")
+        panel.plot(curve.x[kept], curve.mean[kept], ":", color=color, lw=1.1, marker=".", ms=3.5)
+
+
+def _published_samples(published: Mapping[str, Sequence[PublishedCurve]]) -> list[Line2D]:
+    names = dict.fromkeys(curve.name for curves in published.values() for curve in curves)
+    return [
+        style.line_sample(f"published {name}", color=style.COLORS.get(name, "0.5"), line=":")
+        for name in names
+    ]
 
 
 @matplotlib.rc_context({**style.RC, "axes.grid.axis": "x"})

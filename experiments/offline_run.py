@@ -11,7 +11,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from experiments import calibration, cost, seeds
+from experiments import calibration_figure, cost, seeds
 from experiments.evaluation import Evaluation
 from experiments.run import Run
 from experiments.run_directory import RunDirectory
@@ -172,8 +172,10 @@ class OfflineRun(Run):
     def _draw(self) -> None:
         episodes = self._run_episodes()
         q, std = self._values_at(self._state, episodes.first_observation)
-        calibration.draw(
-            calibration.Predictions(np.asarray(q), np.asarray(std), episodes.discounted_return),
+        calibration_figure.draw(
+            calibration_figure.Predictions(
+                np.asarray(q), np.asarray(std), episodes.discounted_return
+            ),
             self._seeds,
             self._directory.path / "calibration.png",
         )

@@ -170,7 +170,9 @@ def train(
     check_environment(options, spec.name)
     cost.check_memory(config, task, options.num_seeds, devices)
     workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
-    directory = RunDirectory(workdir, _description(options, spec, config, about))
+    directory = RunDirectory(
+        workdir, description(options, spec, config, about) | describe_program()
+    )
     if options.wandb:
         directory.add_logger(wandb_logger.Wandb)
     # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
@@ -208,10 +210,17 @@ def train(
     return None
 
 
-def _description(
+def description(
     options: Any, spec: environments.Spec, config: qusac.Config, about: dict[str, Any]
 ) -> dict[str, Any]:
-    """config.json: the values that define the run."""
+    """The values that define a run, for config.json.
+
+    Args:
+        options: the flags.
+        spec: of the environment.
+        config: hyperparameters.
+        about: further values of the program, JSON-compatible.
+    """
     return {
         "env": spec.name,
         "method": config.method,
@@ -222,7 +231,6 @@ def _description(
         **({"termination": options.termination} if options.termination else {}),
         **about,
         "config": dataclasses.asdict(config),
-        **describe_program(),
     }
 
 

@@ -3,7 +3,7 @@
 Axes: R seeds (all runs of one task and method together), T points on the x axis.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -83,13 +83,20 @@ def half_interval(values: np.ndarray) -> float:
     return float(standard_error(values) * special.stdtrit(max(len(values) - 1, 1), 0.975))
 
 
-def normalized_final_returns(grouped: dict[str, dict[str, list[Curve]]]) -> dict[str, np.ndarray]:
+def normalized_final_returns(
+    grouped: dict[str, dict[str, list[Curve]]],
+    final: Callable[[Curve], float] = lambda curve: curve.final_return,
+) -> dict[str, np.ndarray]:
     """Final returns as scores that can be compared between tasks.
 
     Tasks of the control suite are divided by 1000, the most that their 1000 steps can give. Other
     tasks are mapped linearly so that the worst of all runs that were read scores 0 and the best 1:
     such scores depend on what is compared. Only tasks that all methods were run on count, and of
     each method as many seeds as it has on every task.
+
+    Args:
+        grouped: as `group` gives them.
+        final: the return of a seed that counts.
 
     Returns:
         For each label the scores `[R, tasks]`; empty if the methods share no task.
@@ -103,8 +110,8 @@ def normalized_final_returns(grouped: dict[str, dict[str, list[Curve]]]) -> dict
         num_seeds = min(len(grouped[env][label]) for env in shared)
         scores[label] = np.stack(
             [
-                _normalize(env, grouped[env])(
-                    np.array([curve.final_return for curve in grouped[env][label][:num_seeds]])
+                _normalize(env, grouped[env], final)(
+                    np.array([final(curve) for curve in grouped[env][label][:num_seeds]])
                 )
                 for env in shared
             ],
@@ -164,9 +171,9 @@ def is_suite_task(env: str) -> bool:
     return not env.startswith("gym:")
 
 
-def _normalize(env: str, by_label: dict[str, list[Curve]]):
+def _normalize(env: str, by_label: dict[str, list[Curve]], final: Callable[[Curve], float]):
     if is_suite_task(env):
         return lambda returns: returns / SUITE_MAX_RETURN
-    finals = [curve.final_return for curves in by_label.values() for curve in curves]
+    finals = [final(curve) for curves in by_label.values() for curve in curves]
     low, spread = min(finals), max(finals) - min(finals)
     return lambda returns: (returns - low) / (spread or 1.0)

@@ -55,21 +55,20 @@ class RunDirectory:
         self._config = config = json.loads(json.dumps(config))
         self._loggers: list[Logger] = [TensorBoard(self.path / "tensorboard", config)]
         existing = self.path / "config.json"
-        self.previous: dict[str, Any] = {}  # config.json as the last process left it
-        if existing.is_file():
-            self.previous = read_json(existing, "choose another workdir")
-            _check_same(f"workdir {str(path)!r}", self.previous, config)
-        elif self.path.is_dir() and any(p.name not in _UNFINISHED for p in self.path.iterdir()):
+        self.previous = previous_config(path, config)  # as the last process left it
+        is_new = not existing.is_file()
+        there = list(self.path.iterdir()) if is_new and self.path.is_dir() else []
+        if any(p.name not in _UNFINISHED for p in there):
             raise ValueError(
                 f"workdir {str(path)!r} exists, is not empty and holds no config.json; "
                 "choose another, or empty it"
             )
-        elif self.path.exists() and not self.path.is_dir():
+        if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"workdir {str(path)!r} is a file; choose a directory")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path)
-            if not existing.is_file():
+            if is_new:
                 _write_json(existing, config)
         except OSError as error:
             raise ValueError(f"workdir {str(path)!r} cannot be written: {error}") from error
@@ -202,6 +201,35 @@ class RunDirectory:
         for logger in self._loggers:
             logger.close()
         self._lock.close()
+
+
+def previous_config(path: str | pathlib.Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The config.json of a directory; nothing where there is none.
+
+    Args:
+        path: of the directory.
+        config: values that define a run.
+
+    Raises:
+        ValueError: if it cannot be read, or belongs to a run with other values.
+    """
+    existing = pathlib.Path(path) / "config.json"
+    if not existing.is_file():
+        return {}
+    previous = read_json(existing, "choose another workdir")
+    _check_same(f"workdir {str(path)!r}", previous, json.loads(json.dumps(config)))
+    return previous
+
+
+def is_in_use(path: pathlib.Path) -> bool:
+    """Whether a process writes to a run's directory; looks by locking it for a moment."""
+    if not (path / _LOCK).is_file():
+        return False
+    try:
+        _lock(path).close()
+    except ValueError:
+        return True
+    return False
 
 
 def describe_program() -> dict[str, Any]:

@@ -1,0 +1,106 @@
+"""Predicted values and their uncertainty beside the returns that came, as figures.
+
+Axes: R seeds, N members, E episodes, P points (states).
+"""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments import style
+
+
+class Predictions(NamedTuple):
+    """What was expected of episodes at their first observation, and what came."""
+
+    q: np.ndarray  # [R, E] mean of the critics, with the entropy bonus that they were trained on
+    std: np.ndarray  # [R, E] sqrt(U)
+    discounted_return: np.ndarray  # [R, E]; a time limit cuts off what would have come after it
+
+
+class Spreads(NamedTuple):
+    """How members of the model and their critics differ, and what U says of it."""
+
+    std: np.ndarray  # [R, P] sqrt(U)
+    model: np.ndarray  # [R, P] standard deviation over members of the return in their models
+    model_deviation: np.ndarray  # [R, N, P] of a member's return from the mean over members
+    critic_deviation: np.ndarray  # [R, N, P] of its critics' value
+
+
+@matplotlib.rc_context(style.RC)
+def draw(
+    predictions: Predictions,
+    seeds: Sequence[int],
+    path: pathlib.Path,
+    spreads: Spreads | None = None,
+) -> pathlib.Path:
+    """Expected against actual returns, and sqrt(U) against the error, a colour for each seed.
+
+    Args:
+        predictions: of the episodes; NaN is left out.
+        seeds: R, for the legend.
+        path: of the PNG.
+        spreads: a second row for the members, if given.
+    """
+    figure = Figure((8, 3.6 if spreads is None else 7.0), layout="constrained")
+    panels = figure.subplots(1 if spreads is None else 2, 2, squeeze=False)
+    _draw_predictions(panels[0], predictions, seeds)
+    if spreads is not None:
+        _draw_spreads(panels[1], spreads)
+    style.legend(figure, panels[0, 0].get_legend_handles_labels()[0], where="upper")
+    figure.savefig(path)
+    return path
+
+
+def _draw_predictions(
+    panels: Sequence[Axes], predictions: Predictions, seeds: Sequence[int]
+) -> None:
+    left, right = panels
+    error = np.abs(predictions.q - predictions.discounted_return)
+    for i, seed in enumerate(seeds):
+        dots = {**_dots(i), "label": f"seed {seed}"}
+        left.scatter(predictions.discounted_return[i], predictions.q[i], **dots)
+        right.scatter(predictions.std[i], error[i], **dots)
+    _draw_diagonal(left, predictions.q, predictions.discounted_return)
+    _draw_diagonal(right, 0.0, predictions.std)
+    left.set(xlabel="discounted return", ylabel="expected return Q", title="above: overestimated")
+    right.set(xlabel="sqrt(U)", ylabel="|Q - discounted return|", title="above: overconfident")
+
+
+def _draw_spreads(panels: Sequence[Axes], spreads: Spreads) -> None:
+    left, right = panels
+    for i in range(len(spreads.std)):
+        left.scatter(spreads.std[i], spreads.model[i], **_dots(i))
+        own, critic = spreads.model_deviation[i].ravel(), spreads.critic_deviation[i].ravel()
+        right.scatter(own, critic, **{**_dots(i), "s": 8, "alpha": 0.5})
+    _draw_diagonal(left, 0.0, spreads.std)
+    _draw_diagonal(right, spreads.model_deviation)
+    left.set(
+        xlabel="sqrt(U)",
+        ylabel="std of returns over members",
+        title="members' models; above: overconfident",
+    )
+    right.set(
+        xlabel="return in a member's model - mean of members",
+        ylabel="its critic - mean of critics",
+        title="members' critics",
+    )
+
+
+def _dots(index: int) -> dict[str, Any]:
+    colors = list(style.COLORS.values())
+    return {"s": 14, "color": colors[index % len(colors)], "alpha": 0.7}
+
+
+def _draw_diagonal(panel: Axes, *values: np.ndarray | float) -> None:
+    """As long as the values are spread."""
+    flat = np.concatenate([np.ravel(one) for one in values])
+    flat = flat[np.isfinite(flat)]
+    if flat.size:
+        ends = [flat.min(), max(flat.max(), flat.min() + 1e-9)]
+        panel.plot(ends, ends, color="0.6", lw=1, zorder=0)

@@ -1,0 +1,218 @@
+"""Runs of `experiments.online` as jobs of submitit: here, or on a SLURM cluster.
+
+This module is imported by every job: it loads JAX only where a run begins.
+"""
+
+import itertools
+import os
+import pathlib
+import re
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+# Local jobs have no time limit, which submitit cannot say.
+_NO_LIMIT = 10 * 365 * 24 * 60  # minutes
+_SLURM_TIME = 24 * 60  # minutes, unless --slurm=time=... says otherwise
+_MAX_REQUEUES = 1_000  # after time limits; submitit gives up after 3
+_SLURM_ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED")
+LAUNCHERS = ("local", "slurm")
+
+
+class TrainingJob:
+    """A run of `experiments.online`, as submitit stores, calls and requeues it.
+
+    A preempted job saves and is queued again, where it continues from what it has saved.
+    """
+
+    def __init__(self, arguments: Sequence[str], visible_devices: str | None = None):
+        """What to call.
+
+        Args:
+            arguments: flags of `experiments.online`.
+            visible_devices: CUDA_VISIBLE_DEVICES of a local job.
+        """
+        self._arguments = list(arguments)
+        self._visible_devices = visible_devices
+
+    def __call__(self) -> None:
+        """Trains; raises `SystemExit` with the exit code of a run that did not end well."""
+        import submitit
+
+        if os.environ.get("SUBMITIT_EXECUTOR") == "local":
+            # submitit hides all GPUs from a local job that does not say how many it needs.
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            if self._visible_devices is not None:
+                os.environ["CUDA_VISIBLE_DEVICES"] = self._visible_devices
+        number = getattr(signal, f"SIG{submitit.JobEnvironment.USR_SIG}")
+        requeue: Any = signal.getsignal(number)
+        nothing_begun = signal.getsignal(signal.SIGTERM)
+        is_preempted = False
+
+        def preempted(number: int, frame: FrameType | None) -> None:
+            nonlocal is_preempted
+            is_preempted = True
+            if signal.getsignal(signal.SIGTERM) == nothing_begun:
+                requeue(number, frame)
+            signal.raise_signal(signal.SIGTERM)  # on which a run saves and ends
+
+        signal.signal(number, preempted)
+        from experiments import online
+
+        code = online.main(["online", *self._arguments])
+        if is_preempted and code == 128 + signal.SIGTERM:
+            requeue(number, None)
+        if code:
+            sys.exit(code)
+
+    def checkpoint(self) -> Any:
+        """What submitit queues after a preemption: the same once more."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self)
+
+
+class Launcher:
+    """Submits jobs and tells whether they are still there."""
+
+    def __init__(self, kind: str, folder: pathlib.Path, parameters: Mapping[str, Any]):
+        """Checks that jobs can be submitted.
+
+        Args:
+            kind: one of `LAUNCHERS`.
+            folder: for submitit's files, a folder in it for each run.
+            parameters: of SLURM jobs, as submitit's `SlurmExecutor` names them.
+
+        Raises:
+            ValueError: if submitit or SLURM is not there, or a parameter is none of SLURM's.
+        """
+        self._is_local = kind == "local"
+        self._folder = folder
+        self._parameters = {f"slurm_{name}": value for name, value in parameters.items()}
+        if not self._is_local:
+            self._parameters.setdefault("slurm_time", _SLURM_TIME)
+        elif parameters:
+            raise ValueError(
+                f"slurm: {', '.join(parameters)} given, but the launcher is local; use "
+                "--launcher=slurm, or leave them out"
+            )
+        self._executor()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether jobs end with the suite."""
+        return self._is_local
+
+    def submit(self, name: str, arguments: Sequence[str], cores: Sequence[int]) -> Any:
+        """Starts or queues a run.
+
+        Args:
+            name: of the run.
+            arguments: flags of `experiments.online`.
+            cores: that a local job is bound to; empty for any.
+
+        Returns:
+            submitit's job.
+
+        Raises:
+            ValueError: if it is refused.
+        """
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        job = TrainingJob(arguments, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        try:
+            with _inherited(cores if self._is_local else ()):
+                return self._executor(name).submit(job)
+        except (FailedJobError, FailedSubmissionError) as error:
+            raise ValueError(
+                f"launcher: {name} was refused ({' '.join(str(error).split())}); the same command "
+                "with other --slurm values, or with fewer --jobs, goes on"
+            ) from error
+
+    def find(self, name: str) -> Any:
+        """The job of a run that an earlier suite has submitted and SLURM still knows, or None.
+
+        Local jobs that outlive their suite are known by the lock of the run's directory.
+        """
+        import submitit
+
+        submitted = (self._folder / name).glob("*_submitted.pkl")
+        latest = max(submitted, key=lambda path: path.stat().st_mtime, default=None)
+        if self._is_local or latest is None:
+            return None
+        job = submitit.SlurmJob(self._folder / name, latest.name.removesuffix("_submitted.pkl"))
+        return job if job.state.split()[0] in _SLURM_ALIVE else None
+
+    def stop(self, job: Any) -> None:
+        """Asks a local job to save and end; what runs on a cluster goes on."""
+        if self._is_local and not job.done():
+            os.kill(int(job.job_id), signal.SIGTERM)  # submitit's process, which passes it on
+
+    def _executor(self, name: str = "") -> Any:
+        try:
+            import submitit
+        except ImportError as error:
+            raise ValueError(
+                f"a suite needs submitit, which cannot be imported ({error}); install the extra "
+                "with: pip install -e '.[suite]'"
+            ) from error
+        folder = self._folder / name
+        try:
+            executor = submitit.AutoExecutor(
+                folder=folder,
+                cluster="local" if self._is_local else "slurm",
+                slurm_max_num_timeout=_MAX_REQUEUES,
+            )
+            executor.update_parameters(name=name or None, timeout_min=_NO_LIMIT, **self._parameters)
+        except (RuntimeError, NameError, ValueError) as error:
+            raise ValueError(f"launcher: {str(error).splitlines()[0]}") from error
+        return executor
+
+
+def shares(cores: Sequence[int], count: int) -> list[list[int]]:
+    """The cores in `count` parts, as equal as can be; with too few of them, some in two parts;
+    empty parts where there are none."""
+    if not cores:
+        return [[] for _ in range(count)]
+    if count >= len(cores):
+        return [[cores[i % len(cores)]] for i in range(count)]
+    bounds = [len(cores) * i // count for i in range(count + 1)]
+    return [list(cores[low:high]) for low, high in itertools.pairwise(bounds)]
+
+
+def own_cores() -> list[int]:
+    """Those that this process may use; empty where the system does not say."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def last_error(folder: pathlib.Path) -> str:
+    """The last error that the latest job of a run has written; empty if there is none."""
+    logs = sorted(folder.glob("*_log.err"), key=lambda path: path.stat().st_mtime)
+    if not logs:
+        return ""
+    text = logs[-1].read_text(encoding="utf-8", errors="replace")
+    errors = [
+        line for line in text.splitlines() if re.match(r"(error: |[\w.]*(Error|Exception)\b)", line)
+    ]
+    return errors[-1].strip() if errors else ""
+
+
+@contextmanager
+def _inherited(cores: Sequence[int]) -> Iterator[None]:
+    """What a process that is started now takes over: the cores, and that Ctrl-C is not for it.
+
+    submitit's local executor has no way to say either, and kills its job a second after a Ctrl-C.
+    """
+    before = own_cores()
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        if cores:
+            os.sched_setaffinity(0, cores)
+        yield
+    finally:
+        if cores:
+            os.sched_setaffinity(0, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)

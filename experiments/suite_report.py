@@ -1,0 +1,177 @@
+"""What a suite has to show: one figure, one table, and what has not been done."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments import figures, files, published_curves, results, run_reader, suite_jobs
+from experiments.published_curves import PublishedCurve
+from experiments.run_reader import Curve
+from experiments.suite_plan import PlannedRun, done_steps
+
+# The published values, too, are means of so many evaluations.
+_EVALUATIONS = 10
+_RESAMPLES = 2_000
+
+_Grouped = dict[str, dict[str, list[Curve]]]
+
+
+class Unfinished(NamedTuple):
+    """A run that has not made all its steps."""
+
+    name: str
+    num_steps: int  # it should make
+    reason: str
+
+
+def write(
+    runs: pathlib.Path, jobs: pathlib.Path, output: pathlib.Path, planned: Sequence[PlannedRun]
+) -> tuple[str, list[Unfinished]]:
+    """Draws learning_curves.png and writes report.md.
+
+    Args:
+        runs: folder with the directories of the runs.
+        jobs: folder with submitit's files of each run.
+        output: folder to write to.
+        planned: runs that there should be; others are found in the folders.
+
+    Returns:
+        The report, and the runs that are not done, planned ones or not.
+    """
+    unfinished = find_unfinished(runs, jobs, planned)
+    try:
+        parts = _results(run_reader.read_runs(_folders(runs), smooth=_EVALUATIONS), output)
+    except ValueError as error:  # nothing to draw yet
+        parts = [f"{error}"]
+    if unfinished:
+        lines = (f"- {one.name}, {one.num_steps} steps wanted: {one.reason}" for one in unfinished)
+        parts.append("\n".join(["Not finished:", "", *lines]))
+    text = "\n\n".join(parts) + "\n"
+    (output / "report.md").write_text(text, encoding="utf-8")
+    return text, unfinished
+
+
+def _results(curves: Sequence[Curve], output: pathlib.Path) -> list[str]:
+    """Draws the figure; returns the tables."""
+    published, grouped = _published(curves), results.group(curves)
+    y = f"mean of the last {_EVALUATIONS} evaluations"
+    figures.draw_curves(curves, output / "learning_curves.png", x="step", y=y, published=published)
+    try:
+        iqm = {env: _interquartile_means(by_label) for env, by_label in grouped.items()}
+        over_tasks = _over_tasks(grouped)
+    except ValueError as error:  # no rliable
+        iqm, over_tasks = {}, [f"{error}"]
+    return [_table(grouped, published, iqm), *over_tasks]
+
+
+def find_unfinished(
+    runs: pathlib.Path, jobs: pathlib.Path, planned: Sequence[PlannedRun]
+) -> list[Unfinished]:
+    """The runs that have not made all their steps, by name, and why."""
+    wanted = {run.name: run.num_steps for run in planned}
+    for path in [*_folders(runs), *_folders(jobs)]:
+        config = runs / path.name / "config.json"
+        steps = files.read_json(config).get("num_steps", 0) if config.is_file() else 1
+        wanted.setdefault(path.name, int(steps))
+    found = []
+    for name, steps in sorted(wanted.items()):
+        if done_steps(runs / name) < steps:
+            error = suite_jobs.last_error(jobs / name)
+            reason = error or f"no error written; stopped, killed or still running ({jobs / name})"
+            found.append(Unfinished(name, steps, reason))
+    return found
+
+
+def _folders(path: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(p for p in path.iterdir() if p.is_dir()) if path.is_dir() else []
+
+
+def _published(curves: Sequence[Curve]) -> dict[str, list[PublishedCurve]]:
+    """By task, where all runs of it have the action cost of what was published."""
+    costs: dict[str, set[float]] = {}
+    for curve in curves:
+        costs.setdefault(curve.env, set()).add(float(curve.settings.get("action_cost") or 0.0))
+    return {
+        env: found
+        for env, (cost, *others) in ((env, sorted(each)) for env, each in costs.items())
+        if not others and (found := published_curves.curves(env, cost))
+    }
+
+
+def _last(curve: Curve) -> float:
+    """Mean of the last evaluations: what smoothing leaves at the end."""
+    return float(curve.y[-1])
+
+
+def _table(
+    grouped: _Grouped,
+    published: dict[str, list[PublishedCurve]],
+    iqm: dict[str, dict[str, str]],
+) -> str:
+    """By task and method; the return of a seed is the mean of its last evaluations."""
+    lines = [
+        f"| task | method | seeds | steps | mean of the last {_EVALUATIONS} evaluations | "
+        "IQM over seeds | published |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for env, by_label in grouped.items():
+        for label, curves in by_label.items():
+            end = min(curve.x[-1] for curve in curves)
+            returns = np.array([_last(curve) for curve in curves])
+            mean = _plus_minus(returns.mean(), float(results.standard_error(returns)))
+            theirs = [c.at(end) for c in published.get(env, ()) if c.name == curves[0].name]
+            lines.append(
+                f"| {env} | {label} | {len(curves)} | {end:.0f} | {mean} | "
+                f"{iqm.get(env, {}).get(label, '-')} | "
+                f"{_plus_minus(*theirs[0]) if theirs else '-'} |"
+            )
+    return "\n".join(lines)
+
+
+def _interquartile_means(by_label: dict[str, list[Curve]]) -> dict[str, str]:
+    """Of one task with 95 % intervals; nothing for methods with one seed, which have none."""
+    scores = {
+        label: np.array([[_last(curve)] for curve in curves])
+        for label, curves in by_label.items()
+        if len(curves) > 1
+    }
+    if not scores:
+        return {}
+    aggregates = results.aggregate(scores, num_resamples=_RESAMPLES)
+    return {one.label: _interval(one, ".1f") for one in aggregates if one.statistic == "IQM"}
+
+
+def _over_tasks(grouped: _Grouped) -> list[str]:
+    """Interquartile mean and median over tasks, if there are several that all methods share."""
+    scores = results.normalized_final_returns(grouped, _last) if len(grouped) > 1 else {}
+    if not scores or next(iter(scores.values())).shape[1] < 2:
+        return []
+    by_label: dict[str, dict[str, results.Aggregate]] = {}
+    for one in results.aggregate(scores, num_resamples=_RESAMPLES):
+        by_label.setdefault(one.label, {})[one.statistic] = one
+    lines = [
+        "Over tasks, with 95 % stratified bootstrap intervals, as a part of the largest return:",
+        "",
+        "| method | tasks | seeds | IQM | median |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for label, found in by_label.items():
+        iqm, median = found["IQM"], found["median"]
+        lines.append(
+            f"| {label} | {iqm.num_tasks} | {iqm.num_seeds} | {_interval(iqm, '.3f')} | "
+            f"{_interval(median, '.3f')} |"
+        )
+    return ["\n".join(lines)]
+
+
+def _interval(one: results.Aggregate, digits: str) -> str:
+    interval = f" [{one.low:{digits}}, {one.high:{digits}}]" if one.num_seeds > 1 else ""
+    return f"{one.value:{digits}}{interval}"
+
+
+def _plus_minus(mean: float, error: float) -> str:
+    if np.isnan(mean):
+        return "-"
+    return f"{mean:.1f}" + ("" if np.isnan(error) else f" ± {error:.1f}")

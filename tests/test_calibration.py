@@ -1,0 +1,166 @@
+"""Values and their uncertainty against returns: by hand, and from a saved run."""
+
+import csv
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import calibration, calibration_returns, online
+from experiments.calibration_returns import Returns
+from qusac_jax import qusac
+from qusac_jax.qusac import networks
+from tests.sizes import small
+from tests.test_online import TINY
+
+
+def never(observation, action, next_observation):
+    return jnp.zeros(observation.shape[:-1], bool)
+
+
+TASK = qusac.Task(observation_size=3, action_size=1, termination=never)
+
+
+def test_returns_are_cut_off_where_little_is_left_or_at_the_time_limit():
+    assert calibration_returns.cut_off(0.99, 1000) == 390  # 0.99^390 = 0.0199
+    assert calibration_returns.cut_off(0.99, 200) == 200
+    assert calibration_returns.cut_off(0.0, 1000) == 1
+
+
+def test_returns_of_states_along_episodes_by_hand():
+    # Two episodes of one seed: six steps up to the time limit, and two to the task's end.
+    reward = np.array([[1, 1], [2, 8], [3, 0], [4, 0], [5, 0], [6, 0]], float)[:, None]
+    observation = np.stack([np.arange(12.0).reshape(6, 1, 2), np.zeros((6, 1, 2))], axis=-1)
+    episodes = calibration_returns._Episodes(
+        observation, reward, np.array([[6, 2]]), np.array([[False, True]])
+    )
+    states, returns = calibration_returns._points(episodes, 3, length=2, discount=0.5)
+    # Steps 0, 2, 4 of the first; 0, 0 (rounded from 0.5), 1 of the second, where 0 counts once.
+    np.testing.assert_allclose(returns, [[1 + 1, 1 + 4, 3 + 2, np.nan, 5 + 3, 8]])
+    np.testing.assert_allclose(states[0, :, 0], [0, 1, 4, 1, 8, 3])
+    # Of an episode that its time limit ends, no state near the end has a known return.
+    states, returns = calibration_returns._points(episodes, 2, length=4, discount=0.5)
+    np.testing.assert_allclose(returns[0, 2], 3 + 2 + 5 / 4 + 6 / 8)
+
+
+def test_returns_in_models_have_the_mean_that_the_models_predict():
+    config = small(qusac.Config(num_members=3))
+    state = qusac.init(jax.random.key(0), config=config, task=TASK)
+    observation = jax.random.normal(jax.random.key(1), (2, 3))
+    mean, error = jax.jit(
+        functools.partial(
+            calibration_returns._model_returns,
+            config=config,
+            task=TASK,
+            length=1,
+            num_draws=4_000,
+            num_chunks=2,
+        )
+    )(state, observation, jax.random.key(2))
+    repeated = jnp.repeat(observation, 4_000, axis=0)
+    actor = networks.Actor(config.actor_hidden, 1)
+    action, log_prob = networks.sample_action(actor, state.actor, repeated, jax.random.key(3))
+    predicted, std = qusac.agent.predict(state.dynamics, repeated, action, config=config, task=TASK)
+    bonus = -config.initial_temperature * log_prob
+    expected = (predicted[..., -1] + bonus).reshape(3, 2, -1)
+    assert mean.shape == error.shape == (3, 2)
+    # Both are means of 4,000 draws.
+    np.testing.assert_array_less(abs(np.asarray(mean) - expected.mean(-1)), 6 * np.asarray(error))
+    variance = jnp.mean(jnp.square(std[..., -1]).reshape(3, 2, -1), -1) + jnp.var(expected, -1)
+    np.testing.assert_allclose(error, jnp.sqrt(variance / 4_000), rtol=0.15)
+
+
+def test_statistics_of_an_agent_that_knows_what_it_does_not_know():
+    rng = np.random.default_rng(0)
+    std = rng.uniform(1.0, 5.0, (1, 20_000))
+    value = rng.normal(size=std.shape)
+    noise = rng.normal(size=(1, 4, 20_000))
+    member = value[:, None] + std[:, None] * (noise - noise.mean(1, keepdims=True))
+    rows = calibration.statistics(
+        Returns(
+            value=value,
+            std=std,
+            member_value=member,
+            real=value + std * rng.normal(size=std.shape),
+            member=member + 100.0,  # an offset of all members is no disagreement
+            member_error=np.zeros_like(member),
+            length=1,
+        )
+    )
+    assert rows["real: within 1 sqrt(U)"][0] == pytest.approx(0.683, abs=0.02)
+    assert rows["real: within 2 sqrt(U)"][0] == pytest.approx(0.954, abs=0.02)
+    # |error| is a half-normal times std: the correlation is 0.43 for this range of std.
+    ratio = std.std() / np.sqrt(np.mean(std**2) * np.pi / 2 - np.mean(std) ** 2)
+    assert rows["real: correlation of sqrt(U) and |error|"][0] == pytest.approx(ratio, abs=0.03)
+    assert rows["models: return"][0] == pytest.approx(100.0, abs=0.1)
+    # Deviations from the mean of four have a variance of 3/4.
+    assert rows["models: within 1 sqrt(U)"][0] == pytest.approx(0.752, abs=0.02)
+    assert rows["critics: correlation of deviations with the models'"][0] == pytest.approx(1.0)
+
+
+def test_draws_alone_are_no_disagreement():
+    rng = np.random.default_rng(0)
+    member = rng.normal(size=(1, 5, 2_000))
+    nothing = np.zeros((1, 2_000))
+    returns = Returns(nothing, nothing, member, nothing, member, np.ones_like(member), 1)
+    # Variances over members scatter around 1; what is left above it is small.
+    assert calibration.statistics(returns)["models: std over members"][0] < 0.4
+
+
+def test_what_there_is_not_is_left_out():
+    nothing, none = np.zeros((1, 4)), np.full((1, 4), np.nan)
+    without = Returns(nothing, none, nothing[:, None], nothing + 1, none[:, None], none[:, None], 1)
+    text = calibration.table([0], calibration.statistics(without))
+    assert "| real return | 1 |" in text
+    assert "sqrt(U)" not in text
+    assert "models" not in text
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "run"
+    assert online.main(["online", *TINY, f"--workdir={workdir}"]) == 0
+    return workdir
+
+
+def test_a_saved_run_is_measured_and_drawn(trained, tmp_path, capsys):
+    files = sorted(path.name for path in trained.iterdir())
+    few = ["--episodes=3", "--points=2", "--draws=2", f"--output={tmp_path}"]
+    assert calibration.main(["calibration", str(trained), *few]) == 0
+    out = capsys.readouterr().out
+    assert "| | seed 0 | seed 1 |" in out
+    # Episodes of 13 steps at most: all of 0.99^13 of an even stream comes later.
+    assert "returns of 13 steps" in out
+    assert "88% of an even stream" in out
+    assert (tmp_path / "step_80.png").stat().st_size > 10_000
+    with (tmp_path / "step_80.csv").open() as file:
+        rows = {
+            row[0]: [float(value) for value in row[1:]]
+            for row in csv.reader(file)
+            if row[1][0] != "s"
+        }
+    for name in ("sqrt(U)", "real return", "models: return", "critics: std over members"):
+        assert np.isfinite(rows[name]).all()
+    assert 0 <= rows["models: within 1 sqrt(U)"][0] <= 1
+    assert sorted(path.name for path in trained.iterdir()) == files
+    assert calibration.main(["calibration", str(trained), *few, "--step=50"]) == 0
+    assert (tmp_path / "step_50.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "arguments are missing: a run directory"),
+        (["missing"], "'missing' is no directory"),
+        (["{run}", "--step=3"], "step must be one of [50, 80]"),
+        (["{run}", "--draws=1"], "draws=1"),
+        (["{run}", "{run}"], "run must be one workdir, got 2"),
+        (["{run}", "--output=/proc/none"], "cannot be written"),
+    ],
+)
+def test_mistakes_are_named(trained, capsys, arguments, message):
+    given = [text.format(run=trained) for text in arguments]
+    assert calibration.main(["calibration", *given]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,427 @@
+"""Many runs from one command: what is run, what is left alone, what is shown."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from experiments import published_curves, suite, suite_jobs, suite_queue, suite_report
+from experiments.run_directory import RunDirectory
+from experiments.suite_plan import PlannedRun, plan
+from tests.test_experiments_plot import rows_for, write_run
+from tests.test_online import ENV, ROOT, TINY
+
+# The run of the other tests, without what a suite says itself.
+FLAGS = [flag for flag in TINY if not flag.startswith(("--env=", "--num_seeds="))]
+SHORT = "gym_tests.short_env_Short-v0-sac"
+
+
+def command(workdir, *arguments):
+    return [f"--tasks={ENV}", "--methods=sac", f"--workdir={workdir}", *FLAGS, *arguments]
+
+
+def start(workdir, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "experiments.suite", *command(workdir, *arguments)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # so that a signal can be sent to all of it
+    )
+
+
+def processes_of(folder):
+    """The processes, submitit's and the runs, whose command line has submitit's folder."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder) in path.read_text() and "submitit" in path.read_text():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return sorted(found)
+
+
+def wait_until(condition, process):
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def has_checkpoint(run):
+    return bool(list(run.glob("checkpoints/*/checksums.json")))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A suite one of whose two runs cannot begin."""
+    workdir = tmp_path_factory.mktemp("suite")
+    junk = workdir / "runs" / f"{SHORT}-s1"
+    junk.mkdir(parents=True)
+    (junk / "junk").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        assert suite.main(["suite", *command(workdir, "--seeds=0-1", "--jobs=2")]) == 1
+    return workdir
+
+
+def test_a_run_that_fails_stops_no_other_and_is_named(finished):
+    report = (finished / "report.md").read_text()
+    assert f"| {ENV} | sac | 1 | 80 |" in report
+    assert f"- {SHORT}-s1, 80 steps wanted: error: workdir" in report
+    assert "is not empty and holds no config.json" in report
+    assert f"{SHORT}-s0," not in report
+    assert (finished / "learning_curves.png").stat().st_size > 10_000
+    config = json.loads((finished / "runs" / f"{SHORT}-s0" / "config.json").read_text())
+    assert (config["preset"], config["seed"], config["num_steps"]) == ("sac", 0, 80)
+
+
+def test_again_does_what_is_missing_and_report_draws_what_is_there(finished, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    (finished / "runs" / f"{SHORT}-s1" / "junk").unlink()
+    done = finished / "runs" / f"{SHORT}-s0" / "summary.json"
+    before = done.stat().st_mtime_ns
+    (finished / "learning_curves.png").unlink()
+    assert suite.main(["suite", f"--workdir={finished}", "--report"]) == 1
+    assert (finished / "learning_curves.png").exists()
+    assert suite.main(["suite", *command(finished, "--seeds=0-1")]) == 0
+    out = capsys.readouterr().out
+    assert "2 runs, 1 of them done" in out
+    assert f"{SHORT}-s1: done" in out
+    assert "Not finished" not in (finished / "report.md").read_text()
+    assert done.stat().st_mtime_ns == before
+    # All is done: nothing is started, also with another number of cores.
+    assert suite.main(["suite", *command(finished, "--seeds=0-1", "--jobs=1")]) == 0
+    assert len(list((finished / "jobs" / f"{SHORT}-s1").glob("*_submitted.pkl"))) == 2
+
+
+@pytest.mark.slow
+def test_a_run_that_outlives_its_killed_suite_is_followed_and_not_run_twice(tmp_path):
+    run, jobs = tmp_path / "runs" / f"{SHORT}-s0", tmp_path / "jobs" / f"{SHORT}-s0"
+    more = ("--seeds=0", "--num_steps=2000")
+    process = start(tmp_path, *more)
+    wait_until(lambda: has_checkpoint(run), process)
+    process.kill()
+    process.wait()
+    assert processes_of(jobs)
+    process = start(tmp_path, *more)
+    out = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, out
+    assert f"{SHORT}-s0: is running already" in out
+    assert f"{SHORT}-s0: started" not in out
+    assert len(list(jobs.glob("*_submitted.pkl"))) == 1
+    steps = np.genfromtxt(run / "metrics.csv", delimiter=",", names=True)["step"]
+    np.testing.assert_array_equal(steps, np.arange(0, 2001, 20))
+
+
+@pytest.mark.slow
+def test_a_killed_job_is_reported_and_continued(tmp_path):
+    run, jobs = tmp_path / "runs" / f"{SHORT}-s0", tmp_path / "jobs" / f"{SHORT}-s0"
+    more = ("--seeds=0", "--num_steps=2000")
+    process = start(tmp_path, *more)
+    wait_until(lambda: has_checkpoint(run), process)
+    for pid in processes_of(jobs):  # submitit's, which may end when the run does, and the run's
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    out = process.communicate(timeout=60)[0]
+    assert process.returncode == 1, out
+    assert "no error written; stopped, killed or still running" in out
+    process = start(tmp_path, *more)
+    out = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, out
+    assert "continuing at step" in max(jobs.glob("*_log.out"), key=os.path.getmtime).read_text()
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_what_runs(tmp_path):
+    run, jobs = tmp_path / "runs" / f"{SHORT}-s0", tmp_path / "jobs" / f"{SHORT}-s0"
+    process = start(tmp_path, "--seeds=0", "--num_steps=100000")
+    wait_until(lambda: has_checkpoint(run), process)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all of them
+    out = process.communicate(timeout=120)[0]
+    assert process.returncode == 130, out
+    assert not processes_of(jobs)
+    log = next(jobs.glob("*_log.out")).read_text()
+    step = int(log.partition("stopped at step ")[2].partition(";")[0])
+    assert step in [int(path.name) for path in (run / "checkpoints").iterdir()]
+
+
+@pytest.mark.slow
+def test_a_preempted_job_saves_and_is_queued_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    run = tmp_path / "runs" / "run"
+    launcher = suite_jobs.Launcher("local", tmp_path / "jobs", {})
+    flags = [f"--env={ENV}", "--preset=sac", *FLAGS, "--num_steps=2000", f"--workdir={run}"]
+    job = launcher.submit("run", flags, suite_jobs.own_cores())
+    folder = tmp_path / "jobs" / "run"
+    deadline = time.monotonic() + 240
+    while not has_checkpoint(run):
+        assert not job.done(), job.stderr()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    task = next(pid for pid in processes_of(folder) if pid != int(job.job_id))
+    os.kill(task, signal.SIGUSR2)
+    while not job.done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    out = job.stdout() or ""
+    assert "stopped at step" in out
+    assert "continuing at step" in out
+    assert json.loads((run / "summary.json").read_text())["steps"] == 2000
+
+
+class FakeJob:
+    """A job that ends after some looks at it."""
+
+    job_id = "7"
+
+    def __init__(self, looks, at_end):
+        self.looks, self.at_end = looks, at_end
+
+    def done(self):
+        self.looks -= 1
+        if self.looks == 0:
+            self.at_end()
+        return self.looks <= 0
+
+
+class FakeLauncher:
+    """Runs that are done, or not, as soon as they are looked at for the second time."""
+
+    is_local = True
+
+    def __init__(self, failing=(), at_submit=lambda: None):
+        self.submitted, self.at_once, self.most = [], 0, 0
+        self.failing, self.at_submit = failing, at_submit
+
+    def find(self, name):
+        return None
+
+    def stop(self, job):
+        job.looks = 0
+
+    def submit(self, name, arguments, cores):
+        self.submitted.append((name, tuple(cores)))
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        self.at_submit()
+
+        def end():
+            self.at_once -= 1
+            if name not in self.failing:
+                finish(pathlib.Path(arguments[0]))
+
+        return FakeJob(2, end)
+
+
+def finish(path, steps=10):
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "summary.json").write_text(json.dumps({"steps": steps}))
+
+
+def planned(tmp_path, count):
+    paths = [tmp_path / f"run{i}" for i in range(count)]
+    return [PlannedRun(path.name, path, (str(path),), 10) for path in paths]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(suite_queue, "_POLL", 0.001)
+
+
+@pytest.mark.usefixtures("quick")
+def test_so_many_at_once_each_on_its_cores(tmp_path):
+    runs = planned(tmp_path, 5)
+    finish(runs[1].path)
+    finish(runs[2].path, steps=9)  # one step is missing
+    launcher = FakeLauncher(failing={"run0"})
+    assert suite_queue.work(runs, launcher, [[0], [1, 2]], lambda: None) is None
+    assert [name for name, _ in launcher.submitted] == ["run0", "run2", "run3", "run4"]
+    assert launcher.most == 2
+    assert {cores for _, cores in launcher.submitted} == {(0,), (1, 2)}
+    assert [run.is_done() for run in runs] == [False, True, True, True, True]
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_another_process_runs_is_waited_for_and_continued_if_it_dies(tmp_path):
+    runs = planned(tmp_path, 2)
+    directory = RunDirectory(runs[1].path, {})
+    launcher = FakeLauncher(at_submit=directory.close)  # it dies when the first one is started
+    assert suite_queue.work(runs, launcher, [[], []], lambda: None) is None
+    assert [name for name, _ in launcher.submitted] == ["run0", "run1"]
+    assert all(run.is_done() for run in runs)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_signal_stops_what_runs_and_starts_nothing(tmp_path):
+    runs, came = planned(tmp_path, 3), []
+    launcher = FakeLauncher(at_submit=lambda: came.append(signal.SIGINT))
+    number = suite_queue.work(runs, launcher, [[]], lambda: came[0] if came else None)
+    assert number == signal.SIGINT
+    assert [name for name, _ in launcher.submitted] == ["run0"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "count", "parts"),
+    [
+        ([0, 1, 2, 3, 4], 2, [[0, 1], [2, 3, 4]]),
+        ([3, 5], 3, [[3], [5], [3]]),
+        ([0, 1], 1, [[0, 1]]),
+        ([], 2, [[], []]),
+    ],
+)
+def test_cores_are_shared_evenly(cores, count, parts):
+    assert suite_jobs.shares(cores, count) == parts
+
+
+def test_plan_has_every_combination_the_first_seeds_first(tmp_path):
+    runs = plan(
+        ["gym:Pendulum-v1"], ["mbpo", "upper_bound"], ["4-5", "0-1"], 2, ["--size=small"], tmp_path
+    )
+    names = [run.name for run in runs]
+    assert names == [
+        "gym_Pendulum-v1-mbpo-s0-1",
+        "gym_Pendulum-v1-upper_bound-s0-1",
+        "gym_Pendulum-v1-mbpo-s4-5",
+        "gym_Pendulum-v1-upper_bound-s4-5",
+    ]
+    assert runs[2].arguments == (
+        "--env=gym:Pendulum-v1",
+        "--preset=mbpo",
+        "--num_seeds=2",
+        "--size=small",
+        "--seed=4",
+        f"--workdir={tmp_path / names[2]}",
+    )
+    assert runs[1].arguments[1] == "--method=upper_bound"
+    assert runs[0].num_steps == 500_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "tasks is missing"),
+        (["--tasks=pendulun"], "there is no environment 'pendulun' (did you mean 'pendulum'"),
+        (["--tasks=paper,pendulum"], "tasks: 'pendulum' is given twice"),
+        (["--tasks=pendulum", "--methods=mpbo"], "did you mean 'mbpo'"),
+        (["--tasks=pendulum", "--methods=qusac,upper_bound"], "are the same"),
+        (["--tasks=pendulum", "--seeds=4-0"], "seeds must be numbers and ranges"),
+        (["--tasks=pendulum", "--seeds=0-2", "--num_seeds=2"], "consecutive seeds each"),
+        (["--tasks=pendulum", "--seeds=2147483648"], "seed=2147483648"),
+        (["--tasks=pendulum", "--size=smal"], "size=smal"),
+        (["--tasks=pendulum", "--num_steps=0"], "num_steps=0"),
+        (["--tasks=pendulum", "--config.rsik=1"], "did you mean '--config.risk'"),
+        (["--tasks=pendulum", "--config.discount=1"], "discount must lie in [0, 1)"),
+        (["--tasks=pendulum", "--action_cost=-1"], "action_cost"),
+        (["--tasks=pendulum", "--seed=1"], "use --seeds"),
+        (["--tasks=pendulum", "--env=acrobot"], "use --tasks"),
+        (["--tasks=pendulum", "stray"], "arguments ['stray'] are not flags"),
+        (["--tasks=pendulum", "--jobs=0"], "jobs=0"),
+        (["--tasks=pendulum", "--slurm=partition"], "slurm must be NAME=VALUE"),
+        (["--tasks=pendulum", "--slurm=partition=gpu"], "use --launcher=slurm"),
+        (["--report"], "holds no suite"),
+        (["--report", "--num_steps=3"], "--num_steps=3 has no meaning"),
+    ],
+)
+def test_mistakes_are_named_before_any_run_begins(tmp_path, capsys, arguments, message):
+    workdir = tmp_path / "suite"
+    assert suite.main(["suite", f"--workdir={workdir}", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not (workdir / "runs").exists()
+
+
+def test_runs_with_other_settings_are_refused_before_any_begins(finished, capsys):
+    assert suite.main(["suite", *command(finished, "--seeds=0,5", "--config.risk=0.5")]) == 2
+    assert "config.risk: 0.0 there, 0.5 now" in capsys.readouterr().err
+    assert not (finished / "runs" / f"{SHORT}-s5").exists()
+
+
+def test_the_last_error_of_the_latest_job_is_found(tmp_path):
+    assert suite_jobs.last_error(tmp_path / "none") == ""
+    for name, text in (
+        ("1", "error: the first\n"),
+        ("2", "Traceback\nerror: not this\n  x\nValueError: but this\nsubmitit ERROR (...)\n"),
+    ):
+        (tmp_path / f"{name}_0_log.err").write_text(text)
+        os.utime(tmp_path / f"{name}_0_log.err", (int(name), int(name)))
+    assert suite_jobs.last_error(tmp_path) == "ValueError: but this"
+
+
+def test_jobs_of_a_cluster_ask_for_what_was_said_and_are_found_again(tmp_path, monkeypatch):
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    answers = {
+        "srun": "",
+        "sbatch": f"cp $1 {tmp_path}/submitted.sh; echo Submitted batch job 12",
+        "sacct": "printf 'JobID|State|NodeList\\n12|PENDING|None\\n'",
+    }
+    for name, script in answers.items():
+        path = bin_folder / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
+    launcher = suite_jobs.Launcher(
+        "slurm", tmp_path / "jobs", {"partition": "gpu", "gpus_per_node": 1, "time": 600}
+    )
+    assert launcher.find("run") is None
+    job = launcher.submit("run", ["--env=pendulum"], [])
+    assert job.job_id == "12"
+    script = (tmp_path / "submitted.sh").read_text()
+    for line in ("partition=gpu", "gpus-per-node=1", "time=600", "signal=USR2@90", "job-name=run"):
+        assert f"#SBATCH --{line}" in script
+    assert launcher.find("run").job_id == "12"
+    (bin_folder / "sbatch").write_text("#!/bin/sh\necho sbatch: over the limit >&2; exit 1\n")
+    with pytest.raises(ValueError, match=r"other was refused.*over the limit.*fewer --jobs"):
+        launcher.submit("other", ["--env=pendulum"], [])
+    with pytest.raises(ValueError, match="Unknown argument 'partitoin'"):
+        suite_jobs.Launcher("slurm", tmp_path / "jobs", {"partitoin": "gpu"})
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(ValueError, match="srun"):
+        suite_jobs.Launcher("slurm", tmp_path / "jobs", {})
+
+
+def test_report_by_hand(tmp_path, capsys):
+    steps = tuple(range(0, 50_001, 2_500))
+    for method, finals in (("ensemble_mean", [400.0, 600.0]), ("upper_bound", [100.0, 300.0])):
+        for env in ("pendulum", "ball_in_cup"):
+            name = f"{env}-{method}-s0"
+            write_run(tmp_path / "runs" / name, env, method, rows_for([0, 1], finals, steps))
+            config = tmp_path / "runs" / name / "config.json"
+            values = json.loads(config.read_text()) | {"num_steps": 50_000}
+            config.write_text(json.dumps(values | {"action_cost": 0.0}))
+            finish(tmp_path / "runs" / name, steps=50_000)
+    finish(tmp_path / "runs" / "pendulum-upper_bound-s0", steps=20_000)
+    text, unfinished = suite_report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    # A line from 0 to 400 in 20 steps: its last ten values have the mean 400 * 15.5 / 20 = 310, and
+    # those to 600 have 465; the error is half their difference.
+    pendulum = published_curves.curves("pendulum", 0.0)
+    theirs = next(curve for curve in pendulum if curve.name == "ensemble_mean")
+    assert theirs.at(59_999) == (theirs.mean[4], theirs.standard_error[4])
+    assert round(theirs.mean[4]) == 605
+    assert np.isnan(theirs.at(9_999)[0])
+    row = next(line for line in text.splitlines() if line.startswith("| pendulum | ensemble_mean"))
+    assert "| 2 | 50000 | 387.5 ± 77.5 | 387.5 [" in row
+    assert f"| {theirs.mean[4]:.1f} ± {theirs.standard_error[4]:.1f} |" in row
+    assert "| upper_bound | 2 | 2 | 0.155 [0.0" in text
+    assert [one.name for one in unfinished] == ["pendulum-upper_bound-s0"]
+    assert (tmp_path / "learning_curves.png").stat().st_size > 10_000
+    assert (tmp_path / "report.md").read_text() == text
+
+
+def test_nothing_is_published_with_another_action_cost():
+    assert published_curves.curves("pendulum", 0.05) == []
+    assert published_curves.curves("gym:Pendulum-v1", 0.0) == []
+    assert published_curves.curves("removed", 0.0) == []
+    (sac,) = published_curves.curves("dmc:pendulum:swingup", 0.03)
+    assert sac.name == "sac"
