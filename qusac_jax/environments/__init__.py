@@ -1,5 +1,7 @@
 """Continuous-control environments: names, construction, termination, batches, videos."""
 
+from qusac_jax.environments.action_cost import FaultyEnvironmentError
+from qusac_jax.environments.continuation import check_continues
 from qusac_jax.environments.make import Spec, make, spec
 from qusac_jax.environments.names import ALIASES, PAPER_TASKS, check_name
 from qusac_jax.environments.termination import TERMINATIONS, termination_fn
@@ -11,10 +13,12 @@ __all__ = [
     "ALIASES",
     "PAPER_TASKS",
     "TERMINATIONS",
+    "FaultyEnvironmentError",
     "Spec",
     "StepResult",
     "TerminationFn",
     "VectorEnvironment",
+    "check_continues",
     "check_name",
     "check_video_packages",
     "make",

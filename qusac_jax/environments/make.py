@@ -31,6 +31,10 @@ class Spec(NamedTuple):
     action_cost: float  # rho, >= 0
     max_episode_steps: int
     termination: str  # a key of `termination.TERMINATIONS`, or "unknown"
+    # Bounds of the actions in the environment's own units, which [-1, 1] stands for; A each, empty
+    # where they are not known.
+    action_low: tuple[float, ...] = ()
+    action_high: tuple[float, ...] = ()
 
     def task(self, termination: str | TerminationFn | None = None) -> Task:
         """What an agent must know of the environment.
@@ -84,7 +88,7 @@ def make(
     if np.any(bounds.low != -1) or np.any(bounds.high != 1):
         ones = np.ones_like(bounds.low)
         env = wrappers.RescaleAction(env, -ones, ones)
-    return ActionCost(env, name=name, action_cost=rho, initial_seed=seed)
+    return ActionCost(env, name=name, action_cost=rho, initial_seed=seed, action_bounds=bounds)
 
 
 def spec(name: str, action_cost: float | None = None) -> Spec:
@@ -106,6 +110,8 @@ def spec_of(env: gymnasium.Env) -> Spec:
         action_cost=env.get_wrapper_attr("action_cost"),
         max_episode_steps=_max_episode_steps(env),
         termination=termination_name(name),
+        action_low=env.get_wrapper_attr("action_bounds")[0],
+        action_high=env.get_wrapper_attr("action_bounds")[1],
     )
 
 
@@ -146,7 +152,7 @@ def _make_gym(parsed: ParsedName, render: bool) -> gymnasium.Env:
         arguments["max_episode_steps"] = DEFAULT_EPISODE_STEPS
     try:
         return gymnasium.make(registered, **arguments)
-    except Exception as error:  # constructors of other people's environments raise anything
+    except (Exception, SystemExit) as error:  # other people's constructors raise anything
         raise ValueError(
             f"env: 'gym:{parsed.task}' cannot be built here: {error}; install what it needs or "
             "choose another environment"

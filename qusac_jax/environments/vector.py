@@ -132,8 +132,9 @@ class VectorEnvironment:
         Raises:
             ValueError: if this environment's state cannot be captured exactly.
         """
-        captured = [environment_state.capture(env) for env in self._envs]
+        # First, as the environment that it makes draws from generators that classes have.
         self._capacity = self._capacity or environment_state.capacity(self.spec.name)
+        captured = [environment_state.capture(env) for env in self._envs]
         return {
             "observation": self._observation.copy(),
             "episode_return": self._return.copy(),
