@@ -111,6 +111,7 @@ def run(options: Any) -> int | None:
         "action_cost": spec.action_cost,
         "reward_threshold": qusac.diagnostics.REWARD_THRESHOLD,
     }
+    environments.check_continues(options.env, seed=options.seed)
     directory = RunDirectory(workdir, _description(options, config, schedule))
     with cli.stop_signals() as stopped:
         print(f"run directory: {workdir}", flush=True)

@@ -5,13 +5,14 @@ from qusac_jax.environments.continuation import check_continues
 from qusac_jax.environments.make import Spec, make, spec
 from qusac_jax.environments.names import ALIASES, PAPER_TASKS, check_name
 from qusac_jax.environments.termination import TERMINATIONS, termination_fn
-from qusac_jax.environments.vector import StepResult, VectorEnvironment
+from qusac_jax.environments.vector import STATE_FIELDS, StepResult, VectorEnvironment
 from qusac_jax.environments.video import check_video_packages, record_video
 from qusac_jax.task import TerminationFn
 
 __all__ = [
     "ALIASES",
     "PAPER_TASKS",
+    "STATE_FIELDS",
     "TERMINATIONS",
     "FaultyEnvironmentError",
     "Spec",

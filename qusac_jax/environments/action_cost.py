@@ -111,12 +111,12 @@ class ActionCost(gymnasium.Wrapper):
             # dm_control's PhysicsError; by name, as users of Gymnasium need not import dm_control.
             if type(error).__name__ != "PhysicsError":
                 raise self._raised("step", error) from error
-            raise self._not_finite("physics state", str(error)) from error
+            raise self._not_finite("a physics state", str(error)) from error
         if type(reward) not in _PLAIN_REWARDS:
             self._check_scalar("reward", reward, "biuf", "one real number")
         task_reward = float(reward)
         if not math.isfinite(task_reward):
-            raise self._not_finite("reward", task_reward)
+            raise self._not_finite("a reward", task_reward)
         self._check_observation("step", observation)
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if type(flag) not in _PLAIN_FLAGS:
@@ -137,7 +137,7 @@ class ActionCost(gymnasium.Wrapper):
             wanted = "an array of numbers"
             raise self._fault(f"{verb} returned", "observation", wanted, observation) from None
         if not is_finite:
-            raise self._not_finite("observation", observation)
+            raise self._not_finite("an observation", observation)
 
     def _check_scalar(self, quantity: str, value: Any, kinds: str, wanted: str) -> None:
         if _shape(value) != () or np.asarray(value).dtype.kind not in kinds:
@@ -174,7 +174,7 @@ class ActionCost(gymnasium.Wrapper):
 
     def _not_finite(self, quantity: str, value: Any) -> FaultyEnvironmentError:
         return FaultyEnvironmentError(
-            f"environment {self.name!r} returned a {quantity} that is not finite {self._where()}: "
+            f"environment {self.name!r} returned {quantity} that is not finite {self._where()}: "
             f"{_one_line(value)}; its simulation diverged or it has a bug: use a smaller time "
             "step, or another environment"
         )

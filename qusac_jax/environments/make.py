@@ -11,6 +11,7 @@ from gymnasium import spaces, wrappers
 from qusac_jax.environments.action_cost import ActionCost
 from qusac_jax.environments.names import ParsedName, load_suite, parse_name
 from qusac_jax.environments.termination import (
+    check_fits,
     check_termination,
     termination_fn,
     termination_name,
@@ -44,13 +45,15 @@ class Spec(NamedTuple):
 
         Raises:
             ValueError: if it is not known when an episode ends, and not said, or if the function
-                given does not answer that for observations and actions of these sizes.
+                given does not answer that for observations and actions of these sizes, or is for
+                other tasks.
         """
         ends = termination_fn(self.name, termination)
+        sizes = {"observation_size": self.observation_size, "action_size": self.action_size}
+        if isinstance(termination, str):
+            check_fits(self.name, termination, **sizes)
         if termination is not None:
-            check_termination(
-                ends, observation_size=self.observation_size, action_size=self.action_size
-            )
+            check_termination(ends, **sizes)
         return Task(self.observation_size, self.action_size, ends)
 
 

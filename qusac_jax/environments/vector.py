@@ -11,6 +11,17 @@ import numpy as np
 from qusac_jax.environments import state as environment_state
 from qusac_jax.environments.make import Spec, check_seed, make, spec_of
 
+# Entries of `VectorEnvironment.state`.
+STATE_FIELDS = (
+    "observation",
+    "episode_return",
+    "episode_task_return",
+    "episode_length",
+    "physics",
+    "model",
+    "python",
+)
+
 
 class StepResult(NamedTuple):
     """What one step of all environments gave."""

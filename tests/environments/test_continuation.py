@@ -1,12 +1,10 @@
 """Environments that go on as they would have, and those that are refused because they do not."""
 
 import random
-import time
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from qusac_jax import environments
 from qusac_jax.environments import encoding
@@ -104,7 +102,8 @@ def test_trying_it_out_leaves_no_trace(register):
     space.seed(5)
 
     def generators():
-        return encoding.encode([np.random.get_state(legacy=False), space.np_random])
+        of_numpy = np.random.get_state(legacy=False)  # noqa: NPY002
+        return encoding.encode([of_numpy, space.np_random])
 
     before, of_python = generators(), random.getstate()
     environments.check_continues(register(hidden_state.SamplingFromTheClass))
