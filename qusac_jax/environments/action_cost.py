@@ -14,7 +14,7 @@ _UNPACKING = "values to unpack"  # what Python says of tuples of another length
 
 
 class FaultyEnvironmentError(ValueError):
-    """An environment raised an exception, or returned what no environment may return."""
+    """An environment failed, returned what it may not return, or has state that is not saved."""
 
 
 class ActionCost(gymnasium.Wrapper):

@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from qusac_jax.environments import encoding, space_generators
+from qusac_jax.environments.action_cost import FaultyEnvironmentError
 from qusac_jax.environments.make import make
 
 mujoco: Any = importlib.import_module("mujoco")  # compiled, without type information
@@ -101,7 +102,7 @@ def capture(env: gymnasium.Env) -> Captured:
     """Everything that the environment's future depends on.
 
     Raises:
-        ValueError: if an attribute holds something that cannot be saved exactly.
+        FaultyEnvironmentError: if an attribute holds something that cannot be saved exactly.
     """
     named = [(type(layer).__name__, _saved_parts(layer)) for layer in layers(env)]
     encoder = encoding.Encoder([parts for _, parts in named])
@@ -112,7 +113,7 @@ def capture(env: gymnasium.Env) -> Captured:
             try:
                 plain[key] = encoder.encode(value)
             except encoding.NotPlainError as error:
-                raise ValueError(
+                raise FaultyEnvironmentError(
                     f"env: {_name(env)!r} cannot be resumed exactly, because the attribute {key!r} "
                     f"of its {layer_name} is a {error}, which holds state that cannot be "
                     "saved; keep such state out of its attributes, choose another environment, or "
@@ -206,9 +207,10 @@ def pad(data: bytes, capacity: int, name: str) -> np.ndarray:
     """`data` with its length in front and zeros behind, `[capacity]` uint8."""
     framed = len(data).to_bytes(_FRAME, "little") + data
     if len(framed) > capacity:
-        raise ValueError(
+        raise FaultyEnvironmentError(
             f"env: {name!r} cannot be resumed exactly, because its Python state grows: it needs "
-            f"{len(framed)} bytes, more than {capacity}; choose another environment"
+            f"{len(framed)} bytes, more than {capacity}; choose another environment, or let its "
+            "episodes begin anew (--resume_env=restart)"
         )
     return np.frombuffer(framed.ljust(capacity, b"\0"), np.uint8)
 
