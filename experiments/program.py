@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from absl import flags
 
 from experiments import cli, cost, evaluation, wandb_logger
@@ -80,6 +81,14 @@ def define_flags(
         "which checkpoint of the workdir to continue from; never: refuse a workdir that has one",
         **define,
     )
+    flags.DEFINE_enum(
+        "resume_env",
+        "exact",
+        ["exact", "restart"],
+        "exact: environments go on where they were; restart: a continued run begins its episodes "
+        "anew, for environments that cannot be saved",
+        **define,
+    )
     flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
     flags.DEFINE_boolean("video", False, "at the end write an episode as mp4 and GIF", **define)
     flags.DEFINE_boolean(
@@ -124,10 +133,13 @@ def read_config(
 
 def check_environment(options: Any, env: str) -> None:
     """Raises `ValueError` for what would end a run later: before a directory is made for it."""
-    copies = environments.VectorEnvironment(env, [options.seed])
-    copies.reset()
-    copies.state()
-    copies.close()
+    if options.resume_env == "exact":
+        environments.check_continues(env, seed=options.seed)
+    else:
+        copies = environments.VectorEnvironment(env, [options.seed])
+        copies.reset()
+        copies.step(np.zeros((1, copies.spec.action_size)))
+        copies.close()
     if options.video:
         evaluation.check_video()
     if options.wandb:
@@ -192,6 +204,7 @@ def train(
             reward_threshold=options.reward_threshold,
             devices=devices,
             keep_checkpoints=options.keep_checkpoints,
+            resume_env=options.resume_env,
         )
         run.resume(options.resume)
         if stopped() is None:
@@ -228,6 +241,7 @@ def description(
         **{name: getattr(options, name) for name in _NAMED},
         "action_cost": spec.action_cost,
         "reward_threshold": options.reward_threshold,
+        **({"resume_env": "restart"} if options.resume_env == "restart" else {}),
         **({"termination": options.termination} if options.termination else {}),
         **about,
         "config": dataclasses.asdict(config),

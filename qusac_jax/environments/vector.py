@@ -11,6 +11,17 @@ import numpy as np
 from qusac_jax.environments import state as environment_state
 from qusac_jax.environments.make import Spec, check_seed, make, spec_of
 
+# Entries of `VectorEnvironment.state`.
+STATE_FIELDS = (
+    "observation",
+    "episode_return",
+    "episode_task_return",
+    "episode_length",
+    "physics",
+    "model",
+    "python",
+)
+
 
 class StepResult(NamedTuple):
     """What one step of all environments gave."""
@@ -132,8 +143,9 @@ class VectorEnvironment:
         Raises:
             ValueError: if this environment's state cannot be captured exactly.
         """
-        captured = [environment_state.capture(env) for env in self._envs]
+        # First, as the environment that it makes draws from generators that classes have.
         self._capacity = self._capacity or environment_state.capacity(self.spec.name)
+        captured = [environment_state.capture(env) for env in self._envs]
         return {
             "observation": self._observation.copy(),
             "episode_return": self._return.copy(),
