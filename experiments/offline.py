@@ -27,7 +27,13 @@ def make_flags() -> flags.FlagValues:
         "a Minari id, a D4RL HDF5 file or a folder of a Minari dataset; required",
         **define,
     )
-    flags.DEFINE_string("env", None, "to evaluate in; default what the dataset names", **define)
+    flags.DEFINE_string(
+        "env",
+        None,
+        "to evaluate in; default what the dataset names; gym:MODULE:ID imports and so executes "
+        "that module",
+        **define,
+    )
     flags.DEFINE_string(
         "dynamics", None, "workdir of a run whose fitted dynamics are taken", **define
     )
@@ -67,7 +73,13 @@ def run(options: Any) -> int | None:
     _tell(dataset, env)
     make = functools.partial(OfflineRun, dataset=dataset, dynamics=options.dynamics)
     return program.train(
-        options, spec, config, make, dataset=datasets.describe(dataset), dynamics=options.dynamics
+        options,
+        spec,
+        config,
+        make,
+        stops_within=f", after up to {config.fit_every} updates or a fit of the dynamics",
+        dataset=datasets.describe(dataset),
+        dynamics=options.dynamics,
     )
 
 

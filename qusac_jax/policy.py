@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from qusac_jax._checks import is_concrete
+from qusac_jax._checks import check_count, is_concrete
 from qusac_jax.qusac import networks
 
 Policy = Callable[..., jax.Array]
@@ -71,7 +71,8 @@ def load_policy(path: str | pathlib.Path, *, seed_index: int = 0) -> Policy:
             f"path {str(path)!r} holds no complete policy; pass the --workdir of a finished run"
         ) from error
     num_seeds = jax.tree.leaves(stacked)[0].shape[0]
-    if not 0 <= seed_index < num_seeds:
+    seed_index = check_count("seed_index", seed_index, least=0)
+    if seed_index >= num_seeds:
         raise ValueError(f"seed_index must lie in [0, {num_seeds}), got {seed_index}")
     params = jax.tree.map(lambda x: jnp.asarray(x[seed_index]), stacked)
     actor = networks.Actor(hidden, action_size)
