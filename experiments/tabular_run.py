@@ -20,6 +20,7 @@ from qusac_jax.tabular import environments, experiment
 
 _SECONDS_BETWEEN_CHECKPOINTS = 120.0
 _TIMED_CHUNKS = 3  # after which a run says how long it takes; the first includes compilation
+_SHORT = 10.0  # seconds; what takes less needs no announcement
 _MAY_CHANGE = ("num_episodes", "num_chunks", "seed_axis")
 
 
@@ -88,7 +89,7 @@ def run(
             timestamps.append((progress.num_episodes, time.perf_counter()))
             bar.update(progress.num_episodes - bar.n)
             if len(timestamps) == _TIMED_CHUNKS:
-                bar.write(_expected_duration(label, config, timestamps))
+                _announce_duration(bar, label, config, timestamps)
             stopped_by = stopped()
             if stopped_by is not None:
                 break
@@ -121,16 +122,14 @@ def run(
     return stopped_by
 
 
-def _expected_duration(
-    label: str, config: experiment.Config, timestamps: list[tuple[int, float]]
-) -> str:
-    """A line for a person, from the episodes after the first chunk."""
-    seconds = _seconds_per_episode(timestamps, 1) or 0.0
-    left = config.num_episodes - timestamps[-1][0]
-    return (
-        f"{label}: {config.num_episodes} episodes, {seconds:.3g} s each: about "
-        f"{cost.duration(seconds * left)} are left"
-    )
+def _announce_duration(
+    bar: tqdm, label: str, config: experiment.Config, timestamps: list[tuple[int, float]]
+) -> None:
+    """Says how long it will take, judged by the episodes after the first chunk."""
+    rate = _seconds_per_episode(timestamps, 1) or 0.0
+    seconds = rate * (config.num_episodes - timestamps[-1][0])
+    if seconds > _SHORT:
+        bar.write(f"{label}: about {cost.duration(seconds)} are left")
 
 
 def progress_bar(*, total: int, initial: int = 0, label: str | None = None) -> tqdm:
