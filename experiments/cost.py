@@ -26,12 +26,18 @@ _FORWARD_AND_BACKWARD = 2  # activations, and the gradients with respect to them
 _LEAST_COPY = 10_000  # bytes of an environment, whose Python objects alone are as large
 _PARTS = ("D", "the model's buffers", "networks", "work space")
 _TO_LOWER = (
-    "--config.replay_capacity",
-    "--config.num_members, --config.rollouts_per_step, --config.rollout_length, --config.fit_every "
-    "or --config.retain_refreshes",
-    "--config.num_members or the layer sizes",
-    "--config.batch_size, --config.num_members or --config.gap_samples",
+    ("--config.replay_capacity",),
+    (
+        "--config.num_members",
+        "--config.rollouts_per_step",
+        "--config.rollout_length",
+        "--config.fit_every",
+        "--config.retain_refreshes",
+    ),
+    ("--config.num_members", "the layer sizes"),
+    ("--config.batch_size", "--config.num_members", "--config.gap_samples"),
 )
+_SHARE_TO_LOWER = 0.05  # of all bytes; what takes less is not worth lowering
 
 
 class Duration(NamedTuple):
@@ -209,11 +215,17 @@ def check_memory(
     share = len(devices) if num_seeds % len(devices) == 0 else 1
     available = _memory.available(devices[0])
     if available is not None and needed.total / share > available:
-        largest = needed.index(max(needed))
         raise ValueError(
             f"the run needs {describe_memory(config, task, num_seeds, devices)}; lower "
-            f"--num_seeds, {_TO_LOWER[largest]}, or take --size=small"
+            f"{to_lower(needed, _TO_LOWER)} or --num_seeds, or take --size=small"
         )
+
+
+def to_lower(sizes: Sequence[int], flags: Sequence[Sequence[str]]) -> str:
+    """What to lower, in words: the flags behind each part that takes much of all bytes."""
+    much = _SHARE_TO_LOWER * sum(sizes)
+    parts = (names for size, names in zip(sizes, flags, strict=True) if size > much)
+    return ", ".join(dict.fromkeys(itertools.chain.from_iterable(parts)))
 
 
 def check_copies(state_size: int, num_seeds: int, eval_episodes: int) -> None:

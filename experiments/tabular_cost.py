@@ -5,6 +5,7 @@ Axes: S states, A actions, N sampled MDPs, R seeds, E episodes.
 
 from typing import NamedTuple
 
+from experiments import cost
 from qusac_jax import _memory, posterior
 from qusac_jax.tabular import environments, experiment
 
@@ -15,10 +16,10 @@ _STATE_COPIES = 2  # while the seeds' states are stacked
 _PLANNING_ARRAYS = 6  # [S, A, S] or N x [S, S]: mean MDP, its system, factors and their like
 _METRIC_BYTES = 48  # per seed and episode: three columns, twice while they grow, and the regret
 _TO_LOWER = (
-    "--length",
-    "--num_seeds or --length",
-    "--num_members or --length",
-    "--num_episodes or --num_seeds",
+    ("--length",),
+    ("--length", "--num_seeds"),
+    ("--length", "--num_members"),
+    ("--num_episodes", "--num_seeds"),
 )
 
 
@@ -82,5 +83,5 @@ def check_memory(
     needed = memory(num_states, num_actions, config, num_seeds)
     free = _memory.available()
     if free is not None and needed.total > free:
-        largest = needed.index(max(needed))
-        raise ValueError(f"the run needs {needed.describe()}; lower {_TO_LOWER[largest]}")
+        flags = cost.to_lower(needed, _TO_LOWER)
+        raise ValueError(f"the run needs {needed.describe()}; lower {flags}")
