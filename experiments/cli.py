@@ -178,21 +178,26 @@ class CompilationCounter:
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[Callable[[], int | None]]:
-    """Within it, Ctrl-C and SIGTERM are noted and answered; a second Ctrl-C raises.
+def stop_signals(when: str = "") -> Iterator[Callable[[], int | None]]:
+    """Within it, Ctrl-C and SIGTERM are noted and answered; a second Ctrl-C does as outside.
+
+    Args:
+        when: how soon the program stops, for the line that says it will.
 
     Yields:
         A function that returns the number of the signal that came, or None.
     """
     received: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    outside = handler if callable(handler) else signal.default_int_handler
+    message = f"\nstopping and saving{when}; Ctrl-C again leaves without saving\n".encode()
 
     def note(number: int, frame: FrameType | None) -> None:
-        del frame
         if received and number == signal.SIGINT:
-            raise KeyboardInterrupt
+            outside(number, frame)
         if not received:
             with contextlib.suppress(OSError):  # not print, which the signal may interrupt
-                os.write(2, b"\nstopping and saving; Ctrl-C again leaves without saving\n")
+                os.write(2, message)
         received.append(number)
 
     previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli
+from experiments import cli, config_file, cost
 from experiments.collect_run import CollectRun
 from experiments.dataset_maker import DatasetMaker, Stopped, table
 from experiments.dataset_shelf import Shelf
@@ -32,10 +32,8 @@ def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
-    names = (
-        f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, gym:ID, or gym:MODULE:ID, which "
-        "imports and so executes that module"
-    )
+    names = f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, gym:ID, or gym:MODULE:ID, "
+    names += "which imports and so executes that module"
     steps = ", ".join(f"{steps:,} for {size}" for size, steps in _NUM_STEPS.items())
     flags.DEFINE_string("env", None, names, **define)
     flags.DEFINE_enum("size", "paper", list(SIZES), "of networks and batches", **define)
@@ -71,6 +69,8 @@ def make_flags() -> flags.FlagValues:
         **define,
     )
     flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
+    flags.DEFINE_boolean("memory", False, "print what the run would take, and stop", **define)
+    config_file.define_flag(values)
     cli.define_config(values, "config", qusac.presets.get("sac"), "hyperparameters of SAC")
     return values
 
@@ -115,6 +115,11 @@ def run(options: Any) -> int | None:
         "reward_threshold": qusac.diagnostics.REWARD_THRESHOLD,
     }
     environments.check_continues(options.env, seed=options.seed)
+    task = spec.task("never")  # only rollouts of a model would ask
+    if options.memory:
+        print(cost.describe_memory(config, task, 1, devices))
+        return None
+    cost.check_memory(config, task, 1, devices)
     directory = RunDirectory(workdir, _description(options, config, schedule))
     with cli.stop_signals() as stopped:
         print(f"run directory: {workdir}", flush=True)
@@ -122,7 +127,7 @@ def run(options: Any) -> int | None:
             directory,
             options.env,
             config,
-            spec.task("never"),  # only rollouts of a model would ask
+            task,
             run_seeds=[options.seed],
             devices=devices,
             **schedule,
@@ -165,6 +170,8 @@ def _config(options: Any, num_steps: int) -> qusac.Config:
         replay_capacity=max(num_steps, preset.warmup_steps),
         warmup_steps=max(_LEAST_WARMUP, min(preset.warmup_steps, num_steps // 10)),
     )
+    if options.config_file:
+        base = config_file.changed(base, config_file.read(options.config_file))
     config = cli.read_config(options, "config", base)
     if config.uses_model:
         raise ValueError(

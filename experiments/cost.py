@@ -7,7 +7,6 @@ Counted are matrix products, 2 per multiplication and addition, a backward pass 
 import functools
 import itertools
 import math
-import pathlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -15,13 +14,30 @@ from typing import Any, NamedTuple
 
 import jax
 
-from qusac_jax import qusac
+from qusac_jax import _memory, qusac
 from qusac_jax.qusac import uncertainty
 
 # Learning steps that are timed, after one that compiles.
 _TIMED_STEPS = 5
 # Epochs of a typical fit; it may take fewer, and up to `max_epochs`.
 _TYPICAL_EPOCHS = 3
+_FLOAT = 4  # bytes
+_FORWARD_AND_BACKWARD = 2  # activations, and the gradients with respect to them
+_LEAST_COPY = 10_000  # bytes of an environment, whose Python objects alone are as large
+_PARTS = ("D", "the model's buffers", "networks", "work space")
+_TO_LOWER = (
+    ("--config.replay_capacity",),
+    (
+        "--config.num_members",
+        "--config.rollouts_per_step",
+        "--config.rollout_length",
+        "--config.fit_every",
+        "--config.retain_refreshes",
+    ),
+    ("--config.num_members", "the layer sizes"),
+    ("--config.batch_size", "--config.num_members", "--config.gap_samples"),
+)
+_SHARE_TO_LOWER = 0.05  # of all bytes; what takes less is not worth lowering
 
 
 class Duration(NamedTuple):
@@ -122,11 +138,12 @@ def refresh_flops(config: qusac.Config, task: qusac.Task) -> float:
 
 
 class Memory(NamedTuple):
-    """Bytes of the state of all seeds."""
+    """Bytes of the state of all seeds, and about what is computed with at once."""
 
     replay: int  # D
     model_data: int  # D_model and D_1..D_N together
     networks: int  # weights and optimisers
+    work: int  # activations of an update or a step of a fit, and the fit's shuffle of D
 
     @property
     def total(self) -> int:
@@ -146,7 +163,44 @@ def memory(config: qusac.Config, task: qusac.Task, num_seeds: int) -> Memory:
         replay=size(state.replay),
         model_data=size((state.model_data, state.member_data)),
         networks=size((state.learner, state.dynamics)),
+        work=num_seeds * max(_update_bytes(config, task), _fit_bytes(config, task)),
     )
+
+
+def _update_bytes(config: qusac.Config, task: qusac.Task) -> int:
+    """Activations of the critics, and of the local uncertainty, which no gradient goes through."""
+    inputs = task.observation_size + task.action_size
+    critics = config.num_groups * config.num_critics
+    floats = _FORWARD_AND_BACKWARD * critics * (inputs + sum(config.critic_hidden))
+    method = uncertainty.METHODS[config.method]
+    if method.min_models:
+        samples = config.gap_samples if method.compares_actions else 1
+        floats += config.num_members * samples * critics * max(inputs, *config.critic_hidden, 1)
+    return _FLOAT * config.batch_size * floats
+
+
+def _fit_bytes(config: qusac.Config, task: qusac.Task) -> int:
+    if not config.uses_model:
+        return 0
+    width = task.observation_size + task.action_size + sum(config.dynamics.hidden)
+    activations = _FORWARD_AND_BACKWARD * config.batch_size * width
+    shuffle = 2 * config.replay_capacity  # words that are sorted, and the order that they give
+    return _FLOAT * config.num_members * (activations + shuffle)
+
+
+def describe_memory(
+    config: qusac.Config, task: qusac.Task, num_seeds: int, devices: Sequence[Any]
+) -> str:
+    """What a run takes on each of its devices, and what there is."""
+    needed = memory(config, task, num_seeds)
+    share = len(devices) if num_seeds % len(devices) == 0 else 1
+    available = _memory.available(devices[0])
+    free = "" if available is None else f", {_memory.in_words(available)} are free"
+    parts = (
+        f"{what} {_memory.in_words(size / share)}"
+        for what, size in zip(_PARTS, needed, strict=True)
+    )
+    return f"{_memory.in_words(needed.total / share)} of device memory ({', '.join(parts)}){free}"
 
 
 def check_memory(
@@ -159,33 +213,36 @@ def check_memory(
     """
     needed = memory(config, task, num_seeds)
     share = len(devices) if num_seeds % len(devices) == 0 else 1
-    available = _available(devices[0])
+    available = _memory.available(devices[0])
     if available is not None and needed.total / share > available:
         raise ValueError(
-            f"the state needs {_gigabytes(needed.total / share)} of device memory "
-            f"(D {_gigabytes(needed.replay / share)}, the model's buffers "
-            f"{_gigabytes(needed.model_data / share)}, networks "
-            f"{_gigabytes(needed.networks / share)}), but {_gigabytes(available)} are free; lower "
-            "--num_seeds, --config.replay_capacity, --config.rollouts_per_step, "
-            "--config.rollout_length or --config.retain_refreshes, or take --size=small"
+            f"the run needs {describe_memory(config, task, num_seeds, devices)}; lower "
+            f"{to_lower(needed, _TO_LOWER)} or --num_seeds, or take --size=small"
         )
 
 
-def _available(device: Any) -> int | None:
-    """Bytes that are free on a device; None if it does not tell."""
-    if device.platform != "cpu":
-        stats = device.memory_stats() or {}
-        return stats.get("bytes_limit")
-    try:
-        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    (line,) = (line for line in lines if line.startswith("MemAvailable:"))
-    return int(line.split()[1]) * 1024
+def to_lower(sizes: Sequence[int], flags: Sequence[Sequence[str]]) -> str:
+    """What to lower, in words: the flags behind each part that takes much of all bytes."""
+    much = _SHARE_TO_LOWER * sum(sizes)
+    parts = (names for size, names in zip(sizes, flags, strict=True) if size > much)
+    return ", ".join(dict.fromkeys(itertools.chain.from_iterable(parts)))
 
 
-def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:.3g} GB"
+def check_copies(state_size: int, num_seeds: int, eval_episodes: int) -> None:
+    """Raises `ValueError` if the host has no room for the copies of the environment.
+
+    Args:
+        state_size: bytes of what a copy's future depends on, which is the least that it takes.
+        num_seeds: each with a copy of its own.
+        eval_episodes: and these to be evaluated in.
+    """
+    count = num_seeds * (1 + eval_episodes)
+    _memory.check(
+        count * max(state_size, _LEAST_COPY),
+        f"{count} copies of the environment",
+        "lower --eval_episodes or --num_seeds",
+        is_on_host=True,
+    )
 
 
 def _model_flops(config: qusac.Config, task: qusac.Task) -> int:

@@ -9,6 +9,7 @@ import os
 import pathlib
 import secrets
 import shutil
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -159,8 +160,10 @@ def _check_writable(folder: pathlib.Path) -> None:
     existing = folder
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+    try:
+        tempfile.TemporaryDirectory(dir=existing).cleanup()
+    except OSError as error:
         raise ValueError(
             f"the folder for datasets {str(folder)!r} cannot be written ({existing} is no folder "
             "or not writable); set the environment variable MINARI_DATASETS_PATH to another"
-        )
+        ) from error

@@ -73,7 +73,13 @@ def run(options: Any) -> int | None:
     _tell(dataset, env)
     make = functools.partial(OfflineRun, dataset=dataset, dynamics=options.dynamics)
     return program.train(
-        options, spec, config, make, dataset=datasets.describe(dataset), dynamics=options.dynamics
+        options,
+        spec,
+        config,
+        make,
+        stops_within=f", after up to {config.fit_every} updates or a fit of the dynamics",
+        dataset=datasets.describe(dataset),
+        dynamics=options.dynamics,
     )
 
 

@@ -23,8 +23,8 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_string(
         "env",
         "cartpole_swingup",
-        f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, gym:ID, or "
-        "gym:MODULE:ID, which imports and so executes that module",
+        f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, gym:ID, or gym:MODULE:ID, "
+        "which imports and so executes that module",
         flag_values=values,
     )
     flags.DEFINE_string(

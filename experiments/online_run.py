@@ -114,8 +114,9 @@ class OnlineRun(Run):
         metrics: dict[str, jax.Array] = {}
         due = qusac.schedule.online(self.step, config=self._config)
         if due.refresh:
-            self._state, fit = self._refresh(self._state)
-            self._note_fit(fit)
+            with self._busy("fitting the model"):
+                self._state, fit = self._refresh(self._state)
+                self._note_fit(fit)
         if due.learn:
             with self._speed.learning_step():
                 self._state, action, metrics = self._train_step(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import cli, cost, evaluation, wandb_logger
+from experiments import cli, config_file, cost, evaluation, wandb_logger
 from experiments.run import Run
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax import environments, qusac
@@ -94,6 +95,8 @@ def define_flags(
     flags.DEFINE_boolean(
         "wandb", False, "log to Weights & Biases too; WANDB_MODE=offline needs no account", **define
     )
+    flags.DEFINE_boolean("memory", False, "print what the run would take, and stop", **define)
+    config_file.define_flag(values)
     cli.define_config(values, "config", qusac.Config(), _ABOUT_CONFIG)
 
 
@@ -113,10 +116,17 @@ def read_config(
     Raises:
         ValueError: for a value that is not allowed, and for seeds that are too large.
     """
+    if not math.isfinite(options.reward_threshold):
+        raise ValueError(f"reward_threshold must be finite, got {options.reward_threshold}; use 0")
     last = options.seed + options.num_seeds - 1
     if last > _MAX_SEED:
         raise ValueError(f"seed + num_seeds - 1 must be below 2**31, got {last}; use smaller seeds")
+    given = config_file.read(options.config_file) if options.config_file else None
+    if given is not None and given.preset is not None:
+        _take_preset(options, given.preset)
     config = change(qusac.presets.get(options.preset, options.size, is_offline=is_offline))
+    if given is not None:
+        config = config_file.changed(config, given)
     if options.method is not None:
         if options["config.method"].present and options["config.method"].value != options.method:
             raise ValueError(
@@ -131,15 +141,29 @@ def read_config(
     return config
 
 
+def _take_preset(options: Any, preset: str) -> None:
+    """The preset of the run that a --config_file is of, which has all hyperparameters."""
+    for name in ("preset", "size"):
+        value = getattr(options, name)
+        if options[name].present and not (name == "preset" and value == preset):
+            raise ValueError(
+                f"{name} is {value!r}, but config_file is of a run, which has every hyperparameter "
+                f"(preset {preset!r}); leave --{name} out"
+            )
+    options.preset = preset
+
+
 def check_environment(options: Any, env: str) -> None:
     """Raises `ValueError` for what would end a run later: before a directory is made for it."""
+    state_size = 0
     if options.resume_env == "exact":
-        environments.check_continues(env, seed=options.seed)
+        state_size = environments.check_continues(env, seed=options.seed)
     else:
         copies = environments.VectorEnvironment(env, [options.seed])
         copies.reset()
         copies.step(np.zeros((1, copies.spec.action_size)))
         copies.close()
+    cost.check_copies(state_size, options.num_seeds, options.eval_episodes)
     if options.video:
         evaluation.check_video()
     if options.wandb:
@@ -163,6 +187,7 @@ def train(
     spec: environments.Spec,
     config: qusac.Config,
     make: Callable[..., Run],
+    stops_within: str = "",
     **about: Any,
 ) -> int | None:
     """A run from its directory to its results.
@@ -172,6 +197,7 @@ def train(
         spec: of the environment.
         config: hyperparameters.
         make: makes the run from a `RunDirectory` and the keyword arguments of `Run`.
+        stops_within: how soon a signal is answered, for the line that says so.
         about: further values that define the run, JSON-compatible.
 
     Returns:
@@ -180,6 +206,9 @@ def train(
     devices = cli.select_device(options.device)
     task = task_of(options, spec, config)
     check_environment(options, spec.name)
+    if options.memory:
+        print(cost.describe_memory(config, task, options.num_seeds, devices))
+        return None
     cost.check_memory(config, task, options.num_seeds, devices)
     workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
     directory = RunDirectory(
@@ -188,7 +217,7 @@ def train(
     if options.wandb:
         directory.add_logger(wandb_logger.Wandb)
     # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
-    with cli.stop_signals() as stopped:
+    with cli.stop_signals(stops_within) as stopped:
         print(f"run directory: {workdir}", flush=True)
         run = make(
             directory,

@@ -6,10 +6,11 @@ functions are written for one seed and mapped over R here.
 """
 
 import abc
+import contextlib
 import functools
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -86,6 +87,7 @@ class Run(abc.ABC):
         self._state: qusac.TrainState = self._init(keys[:, 0])
         self._program_keys, self._diagnosis_keys = keys[:, 1], keys[:, 2]
         self.step = 0
+        self._bar: tqdm | None = None  # while it trains
         self._updates_per_call = config.updates_per_step  # of what `Speed.learning_step` times
         self._fit_mse = np.full((len(self._seeds), config.num_members), np.nan, np.float32)
         self._fit_epochs = np.zeros(len(self._seeds), np.int32)
@@ -263,6 +265,7 @@ class Run(abc.ABC):
             disable=not sys.stderr.isatty(),
             dynamic_ncols=True,
         )
+        self._bar = bar
         with bar:
             if self.step == 0:
                 self._evaluate(bar, {})
@@ -333,6 +336,17 @@ class Run(abc.ABC):
             action_cost=self._action_cost,
         )
         self._directory.log_video(self.step, self._seeds[0], path)
+
+    @contextlib.contextmanager
+    def _busy(self, what: str) -> Iterator[None]:
+        """Says in the bar, which stands still meanwhile, what is done."""
+        if self._bar is not None:
+            self._bar.set_description_str(what)
+        try:
+            yield
+        finally:
+            if self._bar is not None:
+                self._bar.set_description_str("")
 
     def _note_fit(self, fit: FitReport) -> None:
         """Keeps how a fit of the dynamics went, for the log; raises `ValueError` if it diverged."""

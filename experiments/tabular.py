@@ -19,7 +19,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import cli, tabular_figures, tabular_run
+from experiments import cli, tabular_cost, tabular_figures, tabular_run
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax import posterior, ube
 from qusac_jax._fields import check_choice
@@ -87,6 +87,7 @@ def make_flags() -> flags.FlagValues:
         "which checkpoint to continue from; latest_good skips damaged ones",
         **define,
     )
+    flags.DEFINE_boolean("memory", False, "print what the run would take, and stop", **define)
     flags.DEFINE_boolean("figure", False, "run and draw the paper's comparison", **define)
     flags.DEFINE_list("methods", list(_PUBLISHED_METHODS), "compared by --figure", **define)
     flags.DEFINE_list(
@@ -148,14 +149,30 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
     """Runs a method, or goes on with it; returns the number of the signal that stopped it."""
     if options.num_seeds < 1:
         raise ValueError(f"num_seeds must be at least 1, got {options.num_seeds}")
+    config = make_config(options, method=method, length=length)
+    if options.memory:
+        needed = tabular_cost.memory(
+            *tabular_cost.sizes(options.env, length), config, options.num_seeds
+        )
+        print(f"{options.env} {length or ''} {method}: {needed.describe()}")
+        return None
     return tabular_run.run(
-        make_environment(options.env, length),
-        make_config(options, method=method, length=length),
+        _environment_that_fits(options, length, config, options.num_seeds),
+        config,
         range(options.seed, options.seed + options.num_seeds),
         workdir,
         length=length,
         resume=options.resume,
     )
+
+
+def _environment_that_fits(
+    options, length: int, config: experiment.Config, num_seeds: int
+) -> environments.Environment:
+    """The environment of a run, unless that would not fit into memory: then a `ValueError`."""
+    num_states, num_actions = tabular_cost.sizes(options.env, length)
+    tabular_cost.check_memory(num_states, num_actions, config, num_seeds)
+    return make_environment(options.env, length)
 
 
 def print_toy() -> None:
@@ -183,8 +200,9 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
             raise ValueError(f"{name} must name at least one to compare, got none")
     for method in options.methods:
         for length in lengths:  # mistakes show before the work starts
-            make_config(options, method=method, length=length)
-            make_environment(options.env, length)
+            config = make_config(options, method=method, length=length)
+            if not options.memory:
+                _environment_that_fits(options, length, config, options.num_seeds)
     published = None
     if options.published:
         axis = "length" if is_sea else "episode"
@@ -196,6 +214,8 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
             signal_number = run_one(options, method=method, length=length, workdir=workdirs[-1])
             if signal_number is not None:
                 return signal_number
+    if options.memory:
+        return None
     runs = tabular_figures.read_runs(workdirs)
     draw = tabular_figures.draw_deep_sea if is_sea else tabular_figures.draw_rooms
     print(f"figure -> {draw(runs, published, workdir / 'figure.png')}")
@@ -217,12 +237,12 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
             f"{drawn_at[-1]}, ends the run; leave num_episodes out"
         )
     length = options.length if options.env != "seven_room" else 0
-    environment = make_environment(options.env, length)
     config = dataclasses.replace(
         make_config(options, method=options.method, length=length),
         num_episodes=drawn_at[-1],
         num_chunks=drawn_at[-1] // math.gcd(*drawn_at),
     )
+    environment = _environment_that_fits(options, length, config, 1)
     directory = RunDirectory(
         workdir,
         {
@@ -290,7 +310,7 @@ def run(options) -> int:
         what = "figure, which compares --methods" + (" at --lengths" if is_sea else "")
         _check_read(options, what, "method", "length", "inspect_episodes")
     elif options.inspect:
-        about_runs = ("methods", "lengths", "published", "num_seeds", "resume")
+        about_runs = ("methods", "lengths", "published", "num_seeds", "resume", "memory")
         _check_read(options, "inspect, which draws one run of one seed", *about_runs)
     else:
         others = ("methods", "lengths", "published", "inspect_episodes")
@@ -308,6 +328,8 @@ def run(options) -> int:
     else:
         length = options.length if is_sea else 0
         signal_number = run_one(options, method=options.method, length=length, workdir=workdir)
+        if options.memory:
+            return 0
         runs = tabular_figures.read_runs([workdir])
         print(f"figure -> {tabular_figures.draw_regret(runs, workdir / 'regret.png')}")
     return 0 if signal_number is None else 128 + signal_number

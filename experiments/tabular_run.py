@@ -13,12 +13,14 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import cli
+from experiments import cli, cost
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax.checkpoint import Checkpointer
 from qusac_jax.tabular import environments, experiment
 
 _SECONDS_BETWEEN_CHECKPOINTS = 120.0
+_TIMED_CHUNKS = 3  # after which a run says how long it takes; the first includes compilation
+_SHORT = 10.0  # seconds; what takes less needs no announcement
 _MAY_CHANGE = ("num_episodes", "num_chunks", "seed_axis")
 
 
@@ -86,6 +88,8 @@ def run(
         for progress in experiment.advance(environment, begun, config=config):
             timestamps.append((progress.num_episodes, time.perf_counter()))
             bar.update(progress.num_episodes - bar.n)
+            if len(timestamps) == _TIMED_CHUNKS:
+                _announce_duration(bar, label, config, timestamps)
             stopped_by = stopped()
             if stopped_by is not None:
                 break
@@ -116,6 +120,16 @@ def run(
     if stopped_by is not None:
         print(f"stopped after {progress.num_episodes} episodes; the same command goes on")
     return stopped_by
+
+
+def _announce_duration(
+    bar: tqdm, label: str, config: experiment.Config, timestamps: list[tuple[int, float]]
+) -> None:
+    """Says how long it will take, judged by the episodes after the first chunk."""
+    rate = _seconds_per_episode(timestamps, 1) or 0.0
+    seconds = rate * (config.num_episodes - timestamps[-1][0])
+    if seconds > _SHORT:
+        bar.write(f"{label}: about {cost.duration(seconds)} are left")
 
 
 def progress_bar(*, total: int, initial: int = 0, label: str | None = None) -> tqdm:

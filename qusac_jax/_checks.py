@@ -1,6 +1,7 @@
 """Checks of what a user passes to `qusac_jax.ube`, and of what comes out."""
 
 import operator
+import reprlib
 
 import jax
 import jax.core
@@ -17,8 +18,30 @@ def is_concrete(*values) -> bool:
     return not any(isinstance(value, jax.core.Tracer) for value in values)
 
 
+def check_real(**values) -> None:
+    """Raises `ValueError` unless every value is a real number or an array of them.
+
+    Lists count as arrays, and tracers are looked at too. None is no number.
+    """
+    for name, value in values.items():
+        if hasattr(value, "dtype"):
+            dtype = value.dtype
+        else:
+            try:
+                dtype = jnp.asarray(value).dtype if value is not None else None
+            except (TypeError, ValueError, OverflowError):  # text, objects, rows that differ
+                dtype = None
+        is_real = dtype is not None and any(
+            jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)
+        )
+        if not is_real:
+            got = reprlib.repr(value) if dtype is None else f"{dtype}"
+            raise ValueError(f"{name} must hold real numbers in rows of one length, got {got}")
+
+
 def check_scalars(**values) -> None:
-    """Raises `ValueError` unless every value is None or has no axes; works on tracers too."""
+    """Raises `ValueError` unless every value is None or a real number; works on tracers too."""
+    check_real(**{name: value for name, value in values.items() if value is not None})
     for name, value in values.items():
         if value is not None and np.ndim(value):
             raise ValueError(
@@ -28,6 +51,7 @@ def check_scalars(**values) -> None:
 
 def check_discount(discount) -> None:
     """Raises `ValueError` unless the discount is in [0, 1]."""
+    check_real(discount=discount)
     if not 0 <= float(discount) <= 1:
         raise ValueError(f"discount must be in [0, 1], got {float(discount)}")
 
@@ -105,6 +129,9 @@ def check_problem(
     Raises:
         ValueError: naming the argument, its value and the remedy.
     """
+    check_real(transition=transition, reward=reward, policy=policy, discount=discount)
+    means = {"mean_transition": mean_transition, "mean_reward": mean_reward}
+    check_real(**{name: array for name, array in means.items() if array is not None})
     check_shapes(
         *(np.asarray(array) for array in (transition, reward, policy)),
         *(None if array is None else np.asarray(array) for array in (mean_transition, mean_reward)),
@@ -142,6 +169,7 @@ def check_transition(transition, *, name: str = "transition") -> None:
 
 def check_policy(policy) -> None:
     """Raises `ValueError` unless every row of `[S, A]` is a distribution over actions."""
+    check_real(policy=policy)
     policy = np.asarray(policy)
     total = policy.sum(-1)
     worst = total[np.argmax(np.abs(total - 1))]

@@ -4,7 +4,10 @@ A checkpoint is written under a temporary name and renamed when complete, so a r
 saving leaves the previous checkpoint as it was.
 """
 
+import contextlib
+import logging
 import pathlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -68,15 +71,16 @@ class Checkpointer:
             if step in self.steps():
                 return
             manager = self._open()
-            saved = manager.save(
-                step,
-                args=ocp.args.Composite(
-                    device=ocp.args.StandardSave(jax.tree.map(_key_to_data, device)),  # type: ignore[call-arg]
-                    host=ocp.args.StandardSave(jax.tree.map(_without_empty, host)),  # type: ignore[call-arg]
-                    metadata=ocp.args.JsonSave(metadata),  # type: ignore[call-arg]
-                ),
-            )
-            manager.wait_until_finished()
+            with _without_reports():
+                saved = manager.save(
+                    step,
+                    args=ocp.args.Composite(
+                        device=ocp.args.StandardSave(jax.tree.map(_key_to_data, device)),  # type: ignore[call-arg]
+                        host=ocp.args.StandardSave(jax.tree.map(_without_empty, host)),  # type: ignore[call-arg]
+                        metadata=ocp.args.JsonSave(metadata),  # type: ignore[call-arg]
+                    ),
+                )
+                manager.wait_until_finished()
             if not saved:  # Orbax keeps to the order of steps
                 raise ValueError(f"there are later checkpoints, {self.steps()}")
             _checksums.write(self._directory / str(step))
@@ -184,6 +188,22 @@ class Checkpointer:
                 ),
             )
         return self._manager
+
+
+@contextlib.contextmanager
+def _without_reports() -> Iterator[None]:
+    """Within it, Orbax logs no tracebacks of what fails in its threads: it raises that as well.
+
+    They are logged where somebody asks for all messages (`--verbosity=0`).
+    """
+    logger = logging.getLogger("absl")
+    is_wanted = logger.isEnabledFor(logging.INFO)
+    keep = lambda record: is_wanted or "orbax" not in record.pathname
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
 
 
 def _verify(directory: pathlib.Path) -> None:

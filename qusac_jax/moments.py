@@ -13,6 +13,7 @@ from qusac_jax import linear
 from qusac_jax._checks import (
     check_discount,
     check_policy,
+    check_real,
     check_result,
     check_scalars,
     is_concrete,
@@ -68,6 +69,7 @@ def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Num
     Raises:
         ValueError: for wrong shapes, and outside `jit` for bad values or an ill-conditioned system.
     """
+    check_real(policy=policy, discount=discount)
     dtype = posterior.reward_mean.dtype
     policy = jnp.asarray(policy, dtype)
     check_scalars(discount=discount)

@@ -15,7 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from qusac_jax import _checksums
-from qusac_jax._checks import is_concrete
+from qusac_jax._checks import check_count, is_concrete
 from qusac_jax.qusac import networks
 
 if TYPE_CHECKING:
@@ -216,9 +216,8 @@ def load_policy(path: str | pathlib.Path, *, seed_index: int = 0) -> Policy:
     """
     stacked, description = load_actor(path)
     num_seeds = jax.tree.leaves(stacked)[0].shape[0]
-    if isinstance(seed_index, bool) or not isinstance(seed_index, int | np.integer):
-        raise ValueError(f"seed_index must be an integer, got {seed_index!r}")
-    if not 0 <= seed_index < num_seeds:
+    seed_index = check_count("seed_index", seed_index, least=0)
+    if seed_index >= num_seeds:
         raise ValueError(f"seed_index must lie in [0, {num_seeds}), got {seed_index}")
     params = jax.tree.map(lambda x: jnp.asarray(x[seed_index]), stacked)
     return Policy(params, description)

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import _control, _variates
-from qusac_jax._checks import check_count, is_concrete
+from qusac_jax import _control, _memory, _variates
+from qusac_jax._checks import check_count, check_real, check_scalars, is_concrete
 
 NEARLY_NOISELESS = 1e6  # inverse variance of a reward that one observation makes known
 
@@ -23,6 +23,9 @@ _LONE_TOTAL = 1e-30  # below this, a row of gamma variates is one variate and ro
 _LEAST_CONCENTRATION = 1e-30  # of a scalar prior; float32 quantiles need more than this
 _PRIOR_ROUNDING = 1e-6  # relative; a concentration may be this much below its prior
 _EASY_COUNT = 1e3  # a count of which next to no gamma proposal is rejected
+# What XLA takes for a draw, the result included, in arrays of the result's size; on CPU.
+TABLE_ARRAYS, EXACT_ARRAYS = 2, 40
+_SMALL = 2**26  # bytes; what takes less is not worth asking how much memory there is
 
 
 class Posterior(NamedTuple):
@@ -76,17 +79,22 @@ def init(
         A `Posterior` without data.
 
     Raises:
-        ValueError: if a size, concentration, precision or dtype is out of its range.
+        ValueError: if a size, mean, concentration, precision or dtype is out of its range, or the
+            belief does not fit into memory.
     """
     num_states = check_count("num_states", num_states)
     num_actions = check_count("num_actions", num_actions)
-    if not reward_precision > 0:
-        raise ValueError(f"reward_precision must be positive, got {reward_precision}")
-    if jnp.dtype(dtype) not in (jnp.float32, jnp.float64):
-        raise ValueError(f"dtype must be float32 or float64, got {jnp.dtype(dtype).name}")
+    dtype = _check_dtype(dtype)
+    _check_number("reward_mean", reward_mean, dtype)
+    _check_number("reward_precision", reward_precision, dtype)
+    if is_concrete(reward_precision) and not float(reward_precision) >= jnp.finfo(dtype).tiny:
+        raise ValueError(f"reward_precision must be positive in {dtype}, got {reward_precision}")
     shape = (num_states, num_actions, num_states + 1)
+    _check_memory(math.prod(shape) * dtype.itemsize, "the belief", "lower num_states")
+    if concentration is not None:
+        check_real(concentration=concentration)
     prior = np.asarray(1 / math.sqrt(num_states) if concentration is None else concentration)
-    _check_prior(prior, shape)
+    _check_prior(prior, shape, dtype)
     return Posterior(
         concentration=jnp.broadcast_to(jnp.asarray(prior, dtype), shape),
         reward_mean=jnp.full(shape[:2], reward_mean, dtype),
@@ -98,22 +106,48 @@ def init(
     )
 
 
-def _check_prior(prior: np.ndarray, shape: tuple[int, int, int]) -> None:
+def _check_dtype(dtype: Any) -> np.dtype:
+    try:
+        known = jnp.dtype(dtype)
+    except TypeError:
+        known = jnp.dtype(object)
+    if dtype is None or known not in (jnp.float32, jnp.float64):
+        raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
+    return known
+
+
+def _check_number(name: str, value: Any, dtype: np.dtype) -> None:
+    """Raises `ValueError` unless it is one number that is finite in that dtype."""
+    check_real(**{name: value})
+    check_scalars(**{name: value})
+    largest = float(jnp.finfo(dtype).max)
+    if is_concrete(value) and not abs(float(value)) <= largest:  # false for NaN
+        raise ValueError(f"{name} must be finite in {dtype}, got {value}")
+
+
+def _check_memory(needed: int, what: str, remedy: str) -> None:
+    if needed > _SMALL:
+        _memory.check(needed, what, remedy)
+
+
+def _check_prior(prior: np.ndarray, shape: tuple[int, int, int], dtype: np.dtype) -> None:
+    largest = float(jnp.finfo(dtype).max) / shape[-1]  # a row is summed
     if prior.ndim == 0:
-        if not _LEAST_CONCENTRATION < prior < np.inf:
+        if not _LEAST_CONCENTRATION < prior <= largest:
             raise ValueError(
-                f"concentration must be positive and finite, got {prior}; float32 needs over "
-                f"{_LEAST_CONCENTRATION}"
+                f"concentration must be positive and finite, got {prior}; it must lie between "
+                f"{_LEAST_CONCENTRATION} and {largest:.3g} in {dtype}"
             )
     elif prior.shape != shape:
         raise ValueError(
             f"concentration must be a scalar or have shape {shape} (the last column is the "
             f"terminal state), got {prior.shape}"
         )
-    elif not (np.all(np.isfinite(prior)) and np.all(prior >= 0) and np.all(prior.sum(-1) > 0)):
+    elif not (np.all(prior >= 0) and np.all(prior <= largest) and np.all(prior.sum(-1) > 0)):
         raise ValueError(
-            "concentration must be finite and non-negative with a positive entry in each row, "
-            f"got a minimum of {prior.min()} and a smallest row sum of {prior.sum(-1).min()}"
+            f"concentration must be finite (in {dtype}) and non-negative with a positive entry in "
+            f"each row, got values from {prior.min()} to {prior.max()} and a smallest row sum of "
+            f"{prior.sum(-1).min()}"
         )
 
 
@@ -139,16 +173,57 @@ def update(
         The new `Posterior`.
 
     Raises:
-        ValueError: for lengths that differ, and outside `jit` for values out of their ranges.
+        ValueError: for lengths that differ and for what is no number, and outside `jit` for values
+            out of their ranges, also if they overflow.
     """
-    if is_concrete(*transitions, weight, noise_precision):
-        check_transitions(transitions, *posterior.reward_mean.shape, weight=weight)
-        if not 0 <= float(noise_precision) < np.inf:
-            raise ValueError(
-                f"noise_precision must be finite and not negative, got {noise_precision}; "
-                f"{NEARLY_NOISELESS:g} is as good as no noise"
-            )
-    return _update(posterior, transitions, weight, noise_precision)
+    _check_posterior(posterior)
+    transitions = _check_are_transitions(transitions)
+    check_real(weight=weight, noise_precision=noise_precision)
+    check_scalars(noise_precision=noise_precision)
+    if not is_concrete(*transitions, weight, noise_precision):
+        return _update(posterior, transitions, weight, noise_precision)
+    check_transitions(transitions, *posterior.reward_mean.shape, weight=weight)
+    if not 0 <= float(noise_precision) < np.inf:
+        raise ValueError(
+            f"noise_precision must be finite and not negative, got {noise_precision}; "
+            f"{NEARLY_NOISELESS:g} is as good as no noise"
+        )
+    with np.errstate(over="ignore"):  # of what is too large for the dtype; the result tells
+        updated = _update(posterior, transitions, weight, noise_precision)
+    if is_concrete(*jax.tree.leaves(updated)):
+        _check_overflow(updated)
+    return updated
+
+
+def _check_posterior(posterior: Any) -> None:
+    if not isinstance(posterior, Posterior):
+        raise ValueError(
+            f"posterior must be a Posterior, as init returns it, got {type(posterior).__name__}"
+        )
+
+
+def _check_are_transitions(transitions: Any) -> Transitions:
+    """The transitions with arrays in place of lists."""
+    if not isinstance(transitions, Transitions):
+        raise ValueError(
+            f"transitions must be posterior.Transitions, got {type(transitions).__name__}"
+        )
+    check_real(**{f"transitions.{name}": x for name, x in transitions._asdict().items()})
+    return Transitions(*(x if hasattr(x, "dtype") else jnp.asarray(x) for x in transitions))
+
+
+def _check_overflow(posterior: Posterior) -> None:
+    if not _is_finite(posterior):
+        raise ValueError(
+            f"weight, noise_precision or transitions.reward are so large that the belief overflows "
+            f"in {posterior.reward_mean.dtype}; scale the rewards, or use a smaller weight"
+        )
+
+
+@jax.jit
+def _is_finite(posterior: Posterior) -> jax.Array:
+    parts = (posterior.concentration.sum(-1), posterior.reward_mean, posterior.reward_precision)
+    return jnp.all(jnp.isfinite(jnp.stack(parts)))
 
 
 @jax.jit
@@ -246,9 +321,13 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
         An `Mdp` with transitions `[N, S, A, S]` and rewards `[N, S, A]`.
 
     Raises:
-        ValueError: outside `jit`, if n is below 1 or a concentration below its prior.
+        ValueError: if n is below 1 or too large for the memory, and outside `jit` if a
+            concentration is below its prior.
     """
+    _check_posterior(posterior)
     n = check_count("n", n)
+    remedy = "use a smaller n, and sample several times"
+    _check_memory(sample_bytes(posterior, n), f"sampling n = {n} MDPs", remedy)
     if is_concrete(posterior.concentration, posterior.prior):
         # A table holds the prior's part of each concentration; without one, nothing is in parts.
         prior = 0.0 if posterior.log_quantile is None else posterior.prior
@@ -260,6 +339,13 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
                 f"prior, got {-least:.3g} less; to forget data, start from another prior"
             )
     return _sample(posterior, key, n)
+
+
+def sample_bytes(posterior: Posterior, n: int) -> int:
+    """Bytes that `sample` takes for n MDPs, about: its result and XLA's work space on CPU."""
+    size = math.prod(posterior.reward_mean.shape) * len(posterior.reward_mean)
+    arrays = EXACT_ARRAYS if posterior.log_quantile is None else TABLE_ARRAYS
+    return arrays * n * size * posterior.concentration.dtype.itemsize
 
 
 @functools.partial(jax.jit, static_argnames="n")

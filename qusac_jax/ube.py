@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from qusac_jax import linear
 from qusac_jax._checks import (
     check_problem,
+    check_real,
     check_result,
     check_scalars,
     check_shapes,
@@ -244,6 +245,9 @@ def _checked(
     solver: Callable, num_batch_axes: int, transition, reward, policy, discount, *means, **options
 ) -> Any:
     """Calls a solver between the checks of its inputs and of its result."""
+    check_real(transition=transition, reward=reward, policy=policy, discount=discount)
+    given = zip(("mean_transition", "mean_reward"), means, strict=False)
+    check_real(**{name: array for name, array in given if array is not None})
     transition = jnp.asarray(transition)
     dtype = transition.dtype
     if not jnp.issubdtype(dtype, jnp.floating):  # whole numbers say nothing about precision

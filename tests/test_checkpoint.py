@@ -1,6 +1,7 @@
 """Exact round trips, and damage that is noticed."""
 
 import pathlib
+import resource
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +101,19 @@ def test_unwritable_directory_is_named(tmp_path):
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(CheckpointError, match="could not write checkpoint 1"):
         Checkpointer(tmp_path / "file" / "checkpoints").save(1, DEVICE, HOST, {})
+
+
+def test_a_full_disk_is_one_error_without_tracebacks(saved, caplog):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    large = {**DEVICE, "large": jax.random.normal(jax.random.key(0), (200_000,))}
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"could not write checkpoint 40 .* disk space"):
+            Checkpointer(saved).save(40, large, HOST, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "Traceback" not in caplog.text
+    assert Checkpointer(saved).restore(DEVICE, HOST).step == 30
 
 
 def test_steps_are_saved_in_order(saved):

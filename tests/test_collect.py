@@ -295,6 +295,10 @@ def test_an_unwritable_folder_is_refused(tmp_path, monkeypatch, capsys):
     assert run(f"--workdir={tmp_path}/run") == 2
     assert "MINARI_DATASETS_PATH" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+    monkeypatch.setenv("MINARI_DATASETS_PATH", "/proc/minari")  # also where root may write all
+    assert run(f"--workdir={tmp_path}/run") == 2
+    assert "'/proc/minari" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_names_of_datasets():

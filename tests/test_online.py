@@ -173,6 +173,8 @@ def test_policy_loads_and_acts(finished):
         policy([0.0, np.nan, 0.0])
     with pytest.raises(ValueError, match=r"seed_index must lie in \[0, 2\), got 2"):
         qusac_jax.load_policy(finished, seed_index=2)
+    with pytest.raises(ValueError, match=r"seed_index must be an integer of at least 0, got 0.5"):
+        qusac_jax.load_policy(finished, seed_index=0.5)
 
 
 def test_policy_that_is_not_there_is_named(tmp_path):

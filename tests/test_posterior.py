@@ -211,7 +211,21 @@ def test_float64():
         ((2, 2), {"concentration": np.ones((2, 2, 2))}, r"have shape \(2, 2, 3\)"),
         ((2, 2), {"concentration": -np.ones((2, 2, 3))}, "non-negative"),
         ((2, 2), {"concentration": np.zeros((2, 2, 3))}, "a positive entry in each row"),
-        ((2, 2), {"reward_precision": 0.0}, "reward_precision must be positive, got 0.0"),
+        ((2, 2), {"concentration": np.full((2, 2, 3), 1e300)}, "finite .in float32."),
+        ((2, 2), {"concentration": 1e300}, "concentration must be positive and finite, got 1e.300"),
+        ((2, 2), {"concentration": np.ones((2, 2, 3), complex)}, "real numbers.*got complex128"),
+        ((2, 2), {"concentration": "1"}, "concentration must hold real numbers.*got '1'"),
+        ((2, 2), {"concentration": [[1], [2, 3]]}, "in rows of one length"),
+        ((2, 2), {"reward_precision": 0.0}, "reward_precision must be positive"),
+        ((2, 2), {"reward_precision": 1e-300}, "reward_precision must be positive in float32"),
+        ((2, 2), {"reward_precision": np.inf}, "reward_precision must be finite in float32"),
+        ((2, 2), {"reward_precision": "1"}, "reward_precision must hold real numbers.*got '1'"),
+        ((2, 2), {"reward_mean": np.nan}, "reward_mean must be finite in float32, got nan"),
+        ((2, 2), {"reward_mean": -np.inf}, "reward_mean must be finite in float32, got -inf"),
+        ((2, 2), {"reward_mean": 1e39}, "reward_mean must be finite in float32"),
+        ((2, 2), {"reward_mean": 1j}, "reward_mean must hold real numbers.*got complex"),
+        ((2, 2), {"reward_mean": [0.0]}, "reward_mean must be a scalar"),
+        ((2, 2), {"dtype": "float32x"}, "dtype must be float32 or float64, got 'float32x'"),
     ],
 )
 def test_bad_prior_is_named(arguments, options, message):
@@ -239,12 +253,48 @@ def test_bad_transitions_are_named(field, value, message):
     posterior.update(posterior.init(5, 2), visits(np.random.default_rng(13)))
 
 
+def test_lists_are_transitions_and_other_things_are_named():
+    belief = posterior.init(3, 2)
+    lists = posterior.Transitions([0, 1], [0, 1], [1.0, 2.0], [1, 3])
+    arrays = posterior.Transitions(*map(np.asarray, lists))
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        posterior.update(belief, lists),
+        posterior.update(belief, arrays),
+    )
+    for wrong, message in [
+        (lists._replace(reward=["1", "2"]), "transitions.reward must hold real numbers"),
+        (lists._replace(reward=[1j, 2]), "transitions.reward must hold real numbers"),
+        (lists._replace(state="01"), "transitions.state must hold real numbers.*got '01'"),
+        (tuple(lists), "transitions must be posterior.Transitions, got tuple"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            posterior.update(belief, wrong)
+    with pytest.raises(ValueError, match="posterior must be a Posterior"):
+        posterior.update(belief.concentration, lists)
+    with pytest.raises(ValueError, match="posterior must be a Posterior"):
+        posterior.sample(belief.concentration, jax.random.key(0), 1)
+
+
+@pytest.mark.parametrize(
+    ("reward", "weight", "noise_precision"),
+    [(1e38, 1.0, 1e6), (1e300, 1.0, 1.0), (-1e33, 1.0, 1e6), (0.0, 3e38, 1.0), (0.0, 1.0, 1e300)],
+)
+def test_what_overflows_is_refused(reward, weight, noise_precision):
+    data = posterior.Transitions([0, 0], [0, 0], [reward, 0.0], [1, 2])
+    with pytest.raises(ValueError, match="the belief overflows in float32; scale the rewards"):
+        posterior.update(posterior.init(3, 2), data, weight=weight, noise_precision=noise_precision)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"weight": -0.2}, "weight must be finite and not negative, got values from -0.2 to -0.2"),
         ({"weight": np.ones(3)}, r"weight must be a scalar or have shape \[T\]"),
         ({"noise_precision": np.inf}, "noise_precision must be finite and not negative, got inf"),
+        ({"weight": "1"}, "weight must hold real numbers in rows of one length, got '1'"),
+        ({"weight": 1j}, "weight must hold real numbers.*got complex"),
+        ({"noise_precision": None}, "noise_precision must hold real numbers.*got None"),
         ({"noise_precision": -1.0}, "noise_precision must be finite and not negative, got -1.0"),
     ],
 )

@@ -696,8 +696,48 @@ def test_moments_refuse_cycles_whose_surprises_grow(counts, discount):
             ube.solve_moments(belief, jnp.ones((1, 1)), discount)
 
 
+@pytest.mark.parametrize("solver", [ube.solve_exact, ube.ensemble_variance, ube.decompose])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"transition": "a"}, "transition must hold real numbers.*got 'a'"),
+        ({"transition": np.ones((2, 3, 2, 3), complex)}, "transition must hold real.*complex128"),
+        ({"reward": np.ones((2, 3, 2)) + 1j}, "reward must hold real numbers.*got complex128"),
+        ({"policy": {}}, "policy must hold real numbers"),
+        ({"policy": [[1], [0.5, 0.5]]}, "policy must hold real numbers in rows of one length"),
+        ({"discount": "0.9"}, "discount must hold real numbers.*got '0.9'"),
+        ({"discount": 0.9j}, "discount must hold real numbers.*got complex"),
+        ({"discount": None}, "discount must hold real numbers.*got None"),
+    ],
+)
+def test_what_is_no_real_number_is_named(solver, change, message):
+    problem = {
+        "transition": np.full((2, 3, 2, 3), 1 / 3).tolist(),
+        "reward": np.ones((2, 3, 2)).tolist(),
+        "policy": [[0.5, 0.5]] * 3,
+        "discount": 0.9,
+    }
+    with pytest.raises(ValueError, match=message):
+        solver(*(problem | change).values())
+    with pytest.raises(ValueError, match=message):
+        ube.check_problem(*(problem | change).values())
+
+
+def test_lists_are_arrays_and_options_are_checked_like_them():
+    transition = np.full((2, 3, 2, 3), 1 / 3).tolist()
+    problem = (transition, np.ones((2, 3, 2)).tolist(), [[0.5, 0.5]] * 3, 0.9)
+    np.testing.assert_allclose(ube.solve_exact(*problem).v, 0, atol=1e-6)
+    for name, value in (("min_local", "0"), ("mean_transition", "a"), ("mean_reward", 1j)):
+        with pytest.raises(ValueError, match=f"{name} must hold real numbers"):
+            ube.solve_exact(*problem, **{name: value})
+
+
 def test_moments_refuse_bad_input():
     belief = posterior.init(3, 2)
+    with pytest.raises(ValueError, match="policy must hold real numbers"):
+        ube.solve_moments(belief, jnp.full((3, 2), 0.5 + 1j), 0.9)
+    with pytest.raises(ValueError, match="discount must hold real numbers"):
+        ube.solve_moments(belief, jnp.full((3, 2), 0.5), "0.9")
     with pytest.raises(ValueError, match="policy must have the posterior's shape"):
         ube.solve_moments(belief, jnp.ones((3, 1)), 0.9)
     with pytest.raises(ValueError, match=r"discount must be in \[0, 1\]"):

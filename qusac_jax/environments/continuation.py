@@ -29,7 +29,7 @@ _REMEDY = (
 Record = tuple[str, Any]  # what an environment returned: its name and its bits
 
 
-def check_continues(name: str, *, seed: int = 0) -> None:
+def check_continues(name: str, *, seed: int = 0) -> int:
     """Takes steps, goes back and takes them again, over a reset: all bits must be the same.
 
     It goes back with a new copy of the environment, as a continued run does, and with the one that
@@ -39,6 +39,9 @@ def check_continues(name: str, *, seed: int = 0) -> None:
     Args:
         name: as for `make`.
         seed: of the environment, in [0, 2**32).
+
+    Returns:
+        Bytes of its state, without that of the simulator.
 
     Raises:
         ValueError: if the two differ, if there is state that cannot be saved, or if it grows.
@@ -60,6 +63,7 @@ def check_continues(name: str, *, seed: int = 0) -> None:
                         f"env: {name!r} cannot be resumed exactly: put back to where it was saved, "
                         f"{difference}; {_cause(env, actions)}; {_REMEDY}"
                     )
+            return state.needs(before)
     finally:
         env.close()
         copy.close()

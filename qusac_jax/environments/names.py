@@ -100,10 +100,10 @@ def _parse_suite(name: str, rest: str) -> ParsedName:
 
 
 def _parse_gym(name: str, env_id: str) -> ParsedName:
-    module, _, registered = env_id.rpartition(":")
+    module, colon, registered = env_id.rpartition(":")
+    if colon:
+        _import_registering(name, module)
     try:
-        if module:  # which registers its environments when it is imported
-            importlib.import_module(module)
         gymnasium.spec(registered)
     except (gymnasium.error.Error, ImportError) as error:
         near = did_you_mean(env_id, gymnasium.registry, prefix="gym:")
@@ -112,3 +112,16 @@ def _parse_gym(name: str, env_id: str) -> ParsedName:
             f"registers it as gym:MODULE:ID if it is not Gymnasium's own ({error})"
         ) from error
     return ParsedName("gym", "", env_id, 0.0)
+
+
+def _import_registering(name: str, module: str) -> None:
+    """Imports the module of `gym:MODULE:ID`, which registers its environments then."""
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # other people's modules raise anything
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(
+            f"env: the module {module!r} of {name!r} cannot be imported ({cause}); install the "
+            "package that registers the environment, and name it as Python would import it from "
+            "the current directory, such as gym:package.module:ID"
+        ) from error

@@ -275,7 +275,7 @@ def _import_function(path: str) -> TerminationFn:
         raise ValueError(f"termination must be named as MODULE:FUNCTION, got {path!r}")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # other people's modules raise anything
+    except (Exception, SystemExit) as error:  # other people's modules raise anything
         raise ValueError(
             f"termination: the module of {path!r} cannot be imported: {_one_line(error)}; name it "
             "as Python would import it from the current directory, such as package.module:function"
@@ -289,5 +289,5 @@ def _import_function(path: str) -> TerminationFn:
     return getattr(module, name)
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"

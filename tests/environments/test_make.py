@@ -169,6 +169,8 @@ def test_bad_actions_are_named(register, action):
         ("dmc:cartpole", "no task 'dmc:cartpole'"),
         ("gym:Hoper-v5", "did you mean 'gym:Hopper-v5'"),
         ("gym:no_such_module:X-v0", "install"),
+        ("gym:.:Pendulum-v1", "the module '.' of 'gym:.:Pendulum-v1' cannot be imported"),
+        ("gym::Pendulum-v1", "the module '' of 'gym::Pendulum-v1' cannot be imported"),
         ("", "acrobot"),
     ],
 )
@@ -249,3 +251,18 @@ def test_environments_of_other_packages_are_named_with_their_module(tmp_path, mo
     assert (spec.observation_size, spec.action_size, spec.termination) == (2, 1, "unknown")
     with pytest.raises(ValueError, match="no environment 'gym:own_package:Other-v0'"):
         environments.check_name("gym:own_package:Other-v0")
+
+
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        ("raise RuntimeError('no such\\nluck')", "RuntimeError: no such luck"),
+        ("import sys; sys.exit(0)", "SystemExit: 0"),
+        ("def (", "SyntaxError: "),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named(source, cause, tmp_path, monkeypatch):
+    (tmp_path / "broken_package.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=f"'broken_package' of .* cannot be imported .{cause}"):
+        environments.check_name("gym:broken_package:Own-v0")

@@ -1,0 +1,111 @@
+"""Hyperparameters from a JSON file: `--config_file=FILE`.
+
+The file is the config.json of a run, whose hyperparameters are all taken, or a mapping of some
+hyperparameters to values: nested as there, or with names as the flags have them, such as
+`dynamics.hidden`. Flags on the command line win.
+"""
+
+import dataclasses
+import difflib
+import pathlib
+import typing
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from experiments.files import flatten, read_json
+from qusac_jax._messages import did_you_mean
+from qusac_jax.qusac.presets import PRESETS
+
+
+class Given(NamedTuple):
+    """What a file holds."""
+
+    path: pathlib.Path
+    fields: dict[str, Any]  # by name, such as `dynamics.hidden`
+    preset: str | None  # of the run whose config.json it is
+
+
+def define_flag(options: flags.FlagValues) -> None:
+    """Adds `--config_file`."""
+    flags.DEFINE_string(
+        "config_file",
+        None,
+        "JSON with hyperparameters: the config.json of another run, or some fields and their "
+        "values; --config.FIELD wins",
+        flag_values=options,
+    )
+
+
+def read(path: str) -> Given:
+    """The hyperparameters in a file.
+
+    Raises:
+        ValueError: if it cannot be read.
+    """
+    content = read_json(pathlib.Path(path), "pass another --config_file")
+    inner = content.get("config")
+    if not isinstance(inner, dict):
+        return Given(pathlib.Path(path), flatten(content), None)
+    preset = content.get("preset")
+    if preset is not None and preset not in PRESETS:
+        raise ValueError(
+            f"config_file {path!r} is of a run with the preset {preset!r}, which there is not; "
+            f"choose from {', '.join(PRESETS)}"
+        )
+    return Given(pathlib.Path(path), flatten(inner), preset or "qusac")
+
+
+def changed(config: Any, given: Given) -> Any:
+    """A dataclass with the values of the file in place of its own.
+
+    Args:
+        config: a dataclass, perhaps with others inside.
+        given: from `read`.
+
+    Raises:
+        ValueError: for a name that is no field, and for a value that the dataclass refuses.
+    """
+    known = list(flatten(dataclasses.asdict(config)))
+    for name in given.fields:
+        if name not in known:
+            raise ValueError(
+                f"config_file {str(given.path)!r}: {name!r} is no hyperparameter"
+                f"{_suggestion(name, known)}; leave it out, or see --help for the names"
+            )
+    try:
+        return _replaced(config, given.fields)
+    except ValueError as error:
+        raise ValueError(f"config_file {str(given.path)!r}: {error}") from error
+
+
+def _suggestion(name: str, known: list[str]) -> str:
+    """The nearest names; those that end like it come first, for a group that was left out."""
+    leaves = {field.rpartition(".")[2]: field for field in known}
+    near = difflib.get_close_matches(name.rpartition(".")[2], leaves, n=1, cutoff=0.9)
+    if near:
+        return f" (did you mean {leaves[near[0]]!r}?)"
+    return did_you_mean(name, known)
+
+
+def _replaced(config: Any, fields: Mapping[str, Any], prefix: str = "") -> Any:
+    hints = typing.get_type_hints(type(config))
+    changes = {}
+    for field in dataclasses.fields(config):
+        name, value = prefix + field.name, getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = _replaced(value, fields, f"{name}.")
+        elif name in fields:
+            changes[field.name] = _converted(fields[name], hints[field.name])
+    return dataclasses.replace(config, **changes)
+
+
+def _converted(value: Any, hint: Any) -> Any:
+    """What JSON has in place of tuples and of floats without a fraction."""
+    if isinstance(value, list) and typing.get_origin(hint) is tuple:
+        return tuple(value)
+    kinds = (hint, *typing.get_args(hint))
+    if isinstance(value, int) and not isinstance(value, bool) and float in kinds:
+        return float(value)
+    return value

@@ -1,0 +1,87 @@
+"""What a tabular run takes: memory, from its sizes alone.
+
+Axes: S states, A actions, N sampled MDPs, R seeds, E episodes.
+"""
+
+from typing import NamedTuple
+
+from experiments import cost
+from qusac_jax import _memory, posterior
+from qusac_jax.tabular import environments, experiment
+
+_FLOAT, _DOUBLE = 4, 8  # bytes
+_SEA_ACTIONS = 2
+_ENVIRONMENT_ARRAYS = 2  # of size [S, A, S]: on the host and on the device, also summed up
+_STATE_COPIES = 2  # while the seeds' states are stacked
+_PLANNING_ARRAYS = 6  # [S, A, S] or N x [S, S]: mean MDP, its system, factors and their like
+_METRIC_BYTES = 48  # per seed and episode: three columns, twice while they grow, and the regret
+_TO_LOWER = (
+    ("--length",),
+    ("--length", "--num_seeds"),
+    ("--length", "--num_members"),
+    ("--num_episodes", "--num_seeds"),
+)
+
+
+class Memory(NamedTuple):
+    """Bytes of a run, about."""
+
+    environment: int  # the MDP's arrays
+    beliefs: int  # of all seeds
+    planning: int  # sampled MDPs and linear systems of the seeds that plan at once
+    metrics: int  # of all episodes, and the policies of those between two reports
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)
+
+    def describe(self) -> str:
+        """A line for a person."""
+        parts = (f"{name} {_memory.in_words(size)}" for name, size in self._asdict().items())
+        free = _memory.available()
+        left = "" if free is None else f", {_memory.in_words(free)} are free"
+        return f"{_memory.in_words(self.total)} of memory ({', '.join(parts)}){left}"
+
+
+def sizes(env: str, length: int) -> tuple[int, int]:
+    """S and A of an environment, which is not built where it may be large."""
+    if env.startswith("deep_sea"):
+        return length**2, _SEA_ACTIONS
+    rooms = environments.rooms()
+    return rooms.num_states, rooms.num_actions
+
+
+def memory(num_states: int, num_actions: int, config: experiment.Config, num_seeds: int) -> Memory:
+    """What a run takes; nothing is allocated to find out.
+
+    Args:
+        num_states: S.
+        num_actions: A.
+        config: of the run.
+        num_seeds: R.
+    """
+    entries = num_states**2 * num_actions
+    at_once = num_seeds if config.seed_axis == "vmap" else 1
+    members = config.agent.num_members
+    sampled = posterior.TABLE_ARRAYS * members * entries
+    systems = _PLANNING_ARRAYS * (entries + members * num_states**2)
+    chunk = -(-config.num_episodes // config.num_chunks)
+    policies = at_once * chunk * num_states * (1 + 3 * num_actions)
+    return Memory(
+        environment=_ENVIRONMENT_ARRAYS * (_FLOAT + _DOUBLE) * entries,
+        beliefs=num_seeds * _STATE_COPIES * _FLOAT * entries,
+        planning=at_once * _FLOAT * (sampled + systems),
+        metrics=num_seeds * config.num_episodes * _METRIC_BYTES + _FLOAT * policies,
+    )
+
+
+def check_memory(
+    num_states: int, num_actions: int, config: experiment.Config, num_seeds: int
+) -> None:
+    """Raises `ValueError` if a run does not fit into memory; arguments are those of `memory`."""
+    needed = memory(num_states, num_actions, config, num_seeds)
+    free = _memory.available()
+    if free is not None and needed.total > free:
+        flags = cost.to_lower(needed, _TO_LOWER)
+        raise ValueError(f"the run needs {needed.describe()}; lower {flags}")

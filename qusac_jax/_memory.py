@@ -1,0 +1,76 @@
+"""How much memory there is, to refuse what does not fit before it is asked for.
+
+An array that is far too large ends the interpreter in XLA, without an exception.
+"""
+
+import os
+import pathlib
+from typing import Any
+
+import jax
+
+_MEMINFO = pathlib.Path("/proc/meminfo")
+# Of the container that this process is in, if it is in one: cgroups of version 2 and 1.
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def available(device: Any = None) -> int | None:
+    """Bytes that there are on a device; None if it does not tell.
+
+    Args:
+        device: of JAX; by default the one that arrays are put on.
+    """
+    device = jax.devices()[0] if device is None else device
+    if device.platform != "cpu":
+        return (device.memory_stats() or {}).get("bytes_limit")
+    return host_available()
+
+
+def host_available() -> int | None:
+    """Bytes that are free on the host, or all that it has where the system does not say more."""
+    sizes = [_free_or_all(), *(_read_limit(pathlib.Path(path)) for path in _LIMITS)]
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def check(needed: int, what: str, remedy: str, *, is_on_host: bool = False) -> None:
+    """Raises `ValueError` if so many bytes are more than there is.
+
+    Args:
+        needed: bytes.
+        what: takes them; the subject of the message.
+        remedy: ends the message.
+        is_on_host: whether it is the host's memory, not that of the default device.
+    """
+    free = host_available() if is_on_host else available()
+    if free is not None and needed > free:
+        raise ValueError(
+            f"{what} would take about {in_words(needed)} of memory, but {in_words(free)} are "
+            f"free; {remedy}"
+        )
+
+
+def in_words(size: float) -> str:
+    """Bytes for a person."""
+    if size >= 1e15:
+        return f"{size / 1e9:.1g} GB"
+    return f"{size / 1e9:.3g} GB" if size >= 1e8 else f"{size / 1e6:.3g} MB"
+
+
+def _free_or_all() -> int | None:
+    try:
+        for line in _MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _read_limit(path: pathlib.Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # not there, or "max"
+        return None

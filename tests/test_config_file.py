@@ -1,0 +1,80 @@
+"""--config_file: the hyperparameters of another run, or some of them; flags win."""
+
+import dataclasses
+import json
+
+import pytest
+
+from experiments import online, program
+from qusac_jax import qusac
+from qusac_jax.qusac import presets
+
+
+def config_of(*arguments):
+    options = online.make_flags()
+    options(["program", *arguments])
+    return program.read_config(options), options.preset
+
+
+def write(path, content):
+    path.write_text(json.dumps(content))
+    return f"--config_file={path}"
+
+
+def test_the_config_of_a_run_comes_back_with_its_preset(tmp_path):
+    config = dataclasses.replace(presets.get("mbpo", "small"), batch_size=9, target_entropy=-1.0)
+    run = {"env": "pendulum", "preset": "mbpo", "config": dataclasses.asdict(config)}
+    file = write(tmp_path / "config.json", run)
+    assert config_of(file) == (config, "mbpo")
+    changed = dataclasses.replace(config, batch_size=10)
+    assert config_of(file, "--config.batch_size=10", "--preset=mbpo") == (changed, "mbpo")
+    for flag in ("--size=small", "--preset=sac"):
+        with pytest.raises(ValueError, match="config_file is of a run, which has every"):
+            config_of(file, flag)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"risk": 2, "dynamics": {"hidden": [8, 8], "nll_beta": 0}},
+        {"risk": 2.0, "dynamics.hidden": [8, 8], "dynamics.nll_beta": 0.0},
+    ],
+)
+def test_some_fields_replace_those_of_the_preset(tmp_path, content):
+    config, preset = config_of(write(tmp_path / "some.json", content), "--method=pombu")
+    dynamics = dataclasses.replace(qusac.DynamicsConfig(), hidden=(8, 8), nll_beta=0.0)
+    assert config == dataclasses.replace(
+        qusac.Config(), method="pombu", risk=2.0, dynamics=dynamics
+    )
+    assert preset == "qusac"
+    assert isinstance(config.risk, float)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"risks": 1}, "'risks' is no hyperparameter .did you mean 'risk'"),
+        ({"max_epochs": 1}, "did you mean 'dynamics.max_epochs'"),
+        ({"dynamics": {"hiden": [8]}}, "did you mean 'dynamics.hidden'"),
+        ({"dynamics": 3}, "'dynamics' is no hyperparameter"),
+        ({"risk": {"a": 1}}, "'risk.a' is no hyperparameter"),
+        ({"batch_size": 2.5}, "batch_size must be an integer of at least 1, got 2.5"),
+        ({"batch_size": True}, "batch_size must be an integer"),
+        ({"risk": "high"}, "risk must be finite, got 'high'"),
+        ({"risk": float("nan")}, "risk must be finite, got nan"),
+        ({"dynamics": {"hidden": [True, 8]}}, "must be a tuple of positive layer sizes"),
+        ({"preset": "of old", "config": {}}, "which there is not"),
+        ([1], "it is not a JSON object"),
+    ],
+)
+def test_mistakes_are_named_with_the_file(tmp_path, content, message):
+    file = tmp_path / "some.json"
+    with pytest.raises(ValueError, match=message) as caught:
+        config_of(write(file, content))
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_reward_threshold_that_is_no_number_is_refused(value):
+    with pytest.raises(ValueError, match=f"reward_threshold must be finite, got {value}; use 0"):
+        config_of(f"--reward_threshold={value}")

@@ -1,0 +1,127 @@
+"""What does not fit into memory is refused before anything is made, with what to lower."""
+
+import dataclasses
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import cost, online, tabular, tabular_cost
+from qusac_jax import _memory, posterior, qusac
+from qusac_jax.tabular import agent, experiment
+
+CPU = jax.devices("cpu")[:1]
+
+
+@pytest.fixture(autouse=True)
+def _a_computer_with_sixteen_gigabytes(monkeypatch):
+    monkeypatch.setattr(_memory, "host_available", lambda: 16 * 10**9)
+
+
+@pytest.mark.parametrize(
+    ("change", "to_lower"),
+    [
+        ({"replay_capacity": 10**12}, "--config.replay_capacity"),
+        ({"num_members": 10**8}, "--config.num_members"),
+        ({"rollout_length": 10**11}, "--config.rollout_length"),
+        ({"batch_size": 10**10}, "--config.batch_size"),
+        ({"critic_hidden": (10**9, 10**9)}, "the layer sizes"),
+        ({"method": "exact_ube", "gap_samples": 10**9}, "--config.gap_samples"),
+    ],
+)
+def test_a_deep_run_that_is_too_large_says_what_to_lower(change, to_lower):
+    config = dataclasses.replace(qusac.Config(), **change)
+    task = qusac.Task(3, 1, lambda *x: x)
+    with pytest.raises(ValueError, match=r"GB of device memory \(D .*16 GB are free") as caught:
+        cost.check_memory(config, task, 1, CPU)
+    assert to_lower in str(caught.value).partition("lower ")[2]
+    cost.check_memory(qusac.Config(), task, 1, CPU)
+
+
+def test_copies_of_the_environment_are_counted():
+    with pytest.raises(ValueError, match="3000000002 copies of the environment would take about"):
+        cost.check_copies(5, 2, 1_500_000_000)
+    cost.check_copies(5, 2, 100)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--length=100000",
+        "--num_episodes=1000000000000",
+        "--num_members=10000000000",
+        "--num_seeds=1000000000",
+    ],
+)
+def test_a_tabular_run_that_is_too_large_leaves_nothing_behind(flag, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    assert tabular.main(["tabular", flag, f"--workdir={workdir}"]) == 2
+    error = capsys.readouterr().err
+    assert flag.partition("=")[0] in error.partition("lower ")[2]
+    assert error.count("\n") == 1
+    assert not workdir.exists()
+
+
+def test_an_inspection_that_is_too_large_is_refused(tmp_path, capsys):
+    arguments = ["--inspect", "--inspect_episodes=1000000000000", f"--workdir={tmp_path / 'run'}"]
+    assert tabular.main(["tabular", *arguments]) == 2
+    assert "--num_episodes" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_memory_is_told_on_request(tmp_path, capsys):
+    workdir = f"--workdir={tmp_path / 'run'}"
+    assert tabular.main(["tabular", "--memory", "--length=40", workdir]) == 0
+    assert "0.963 GB of memory (environment 0.123 GB, beliefs" in capsys.readouterr().out
+    tiny = ["--env=gym:tests.short_env:Short-v0", "--termination=never", workdir]
+    assert online.main(["online", "--memory", "--config.replay_capacity=1000000000", *tiny]) == 0
+    assert "GB of device memory (D 3" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("is_array", [False, True])
+def test_predicted_bytes_of_a_sample_are_those_that_xla_takes(is_array):
+    states, n = 30, 20
+    prior = np.ones((states, 2, states + 1)) if is_array else None
+    belief = posterior.init(states, 2, concentration=prior)
+    taken = posterior._sample.lower(belief, jax.random.key(0), n).compile().memory_analysis()
+    needed = taken.temp_size_in_bytes + taken.output_size_in_bytes
+    assert needed / 2 < posterior.sample_bytes(belief, n) < 2 * needed
+
+
+@pytest.mark.parametrize("method", ["exact_ube", "moments", "psrl"])
+def test_predicted_bytes_of_planning_are_near_those_that_xla_takes(method):
+    config = experiment.Config(agent=agent.Config(method=method), seed_axis="map")
+    num_states = 100
+    belief = posterior.init(num_states, 2)
+    policy = np.zeros(num_states, np.int32)
+    start = agent.init_warm_start(num_states, config.agent)
+    key = jax.random.key(0)
+    lowered = agent.optimize.lower(belief, policy, start, key, config=config.agent)
+    taken = lowered.compile().memory_analysis().temp_size_in_bytes
+    predicted = tabular_cost.memory(num_states, 2, config, 1).planning
+    assert taken / 3 < predicted < 6 * taken
+
+
+def test_samples_and_beliefs_that_are_too_large_are_refused():
+    belief = posterior.init(3, 2)
+    for n in (10**10, 10**12):
+        with pytest.raises(ValueError, match=f"sampling n = {n} MDPs would take about .* smaller"):
+            posterior.sample(belief, jax.random.key(0), n)
+    for num_states in (10**6, 10**12):
+        with pytest.raises(ValueError, match=r"the belief would take about .* lower num_states"):
+            posterior.init(num_states, 2)
+
+
+def test_available_memory_is_that_of_the_device_or_the_host(tmp_path, monkeypatch):
+    gpu = types.SimpleNamespace(platform="gpu", memory_stats=lambda: {"bytes_limit": 5})
+    assert _memory.available(gpu) == 5
+    assert _memory.available(CPU[0]) == 16 * 10**9
+    monkeypatch.undo()
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(_memory, "_LIMITS", (str(limit),))
+    limit.write_text("max\n")
+    assert _memory.host_available() > 10**6
+    limit.write_text("12345\n")
+    assert _memory.host_available() == 12345
