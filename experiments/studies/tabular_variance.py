@@ -51,9 +51,8 @@ class Belief(NamedTuple):
     mean_q: np.ndarray  # [S, A] of the mean MDP
     true: np.ndarray  # [S, A] variance of Q by Monte Carlo
     bias: np.ndarray  # [S, A] mean of Q by Monte Carlo minus `mean_q`
-    defect: np.ndarray  # [S] relative amount by which the true variance misses the UBE
-    expected_defect: np.ndarray  # [S] the same to first order
-    amplification: float  # largest factor from a defect to the solution of the UBE
+    missed: np.ndarray  # [S] share of the true variance that the UBE without a bound misses
+    expected_missed: np.ndarray  # [S] the same to first order, by eq. (4) of docs/moments.md
     estimates: dict[str, np.ndarray]  # [S, A] each
 
 
@@ -130,15 +129,11 @@ def look(belief, policy, config: agent.Config, key, num_draws: int, episode: int
     unbounded = many(method="exact_ube", min_local=_NO_BOUND)
     unbounded = agent.evaluate(belief, policy, key_many, config=unbounded)
     estimates["exact_ube, many, no bound"] = unbounded.variance
-    estimates["first order"], expected = first_order(belief, policy, config.discount)
-    # The true variance would solve the UBE if this were 0; it misses the solution by the inverse
-    # times this.
+    estimates["first order"], defect = first_order(belief, policy, config.discount)
     true, state = q.var(0, dtype=float), np.arange(len(policy))
-    flow = np.asarray(posterior.mean(belief).transition)[state, policy]
     true_v = true[state, policy]
-    raised = np.asarray(unbounded.uncertainty_reward)[state, policy]
-    defect = true_v - raised - config.discount**2 * flow @ true_v
-    steps = linear.solve(jnp.asarray(flow), jnp.asarray(raised)[:, None], config.discount**2)
+    flow = posterior.mean(belief).transition[state, policy]
+    expected = linear.solve(flow, defect[state, policy][:, None], config.discount**2).x[:, 0]
     mean_q = np.asarray(moments.mean_q)
     return Belief(
         episode,
@@ -146,9 +141,8 @@ def look(belief, policy, config: agent.Config, key, num_draws: int, episode: int
         mean_q,
         true,
         q.mean(0, dtype=float) - mean_q,
-        defect / true_v,
-        np.asarray(expected)[state, policy] / true_v,
-        float(steps.condition),
+        1 - np.asarray(unbounded.variance)[state, policy] / true_v,
+        np.asarray(expected) / true_v,
         {name: np.asarray(values, float) for name, values in estimates.items()},
     )
 
@@ -195,9 +189,8 @@ def table(name: str, beliefs: Sequence[Belief]) -> str:
     facts = {
         "true standard deviation of V": lambda b: np.median(np.sqrt(_of_policy(b, b.true))),
         "bias of the mean, in those": lambda b: np.median(_of_policy(b, b.bias / np.sqrt(b.true))),
-        "defect of the UBE per step": lambda b: np.median(b.defect),
-        "the same to first order": lambda b: np.median(b.expected_defect),
-        "its amplification": lambda b: b.amplification,
+        "share missed by exact_ube, many, no bound": lambda b: np.median(b.missed),
+        "the same to first order": lambda b: np.median(b.expected_missed),
     }
     for fact, of in facts.items():
         rows.append([fact, *(f"{of(belief):.3g}" for belief in beliefs)])
