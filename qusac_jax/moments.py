@@ -54,7 +54,9 @@ def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Num
     With cycles, V depends on the row p(s, a) again after coming back to s, and the correlation that
     this causes is ignored. The result is then the variance to first order in the posterior
     covariance of the rows (the delta method around the mean MDP) plus those higher-order terms that
-    an acyclic MDP has: it is right in the limit of much data, and an approximation before. With too
+    an acyclic MDP has: it is right in the limit of much data, and an approximation before. Along
+    runs of the tabular agents, where a row without data leads everywhere, its standard deviations
+    are within 3 % of Monte Carlo, those of UBEs off by factors (docs/results/tabular.md). With too
     little data the surprises of a cycle would grow without end, which `condition` shows: infinity.
 
     Args:
