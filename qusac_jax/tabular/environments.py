@@ -180,7 +180,8 @@ def with_support(environment: Environment) -> Environment:
     if isinstance(environment.transition, Sparse):
         return environment
     transition = _with_ends(sparse.from_dense(environment.transition))
-    return dataclasses.replace(environment, transition=transition)
+    name = f"{environment.name}_support"
+    return dataclasses.replace(environment, name=name, transition=transition)
 
 
 def _with_ends(transition: Sparse) -> Sparse:
