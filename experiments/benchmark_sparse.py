@@ -49,7 +49,7 @@ def make_problem(size: int, structure: str, seed: int = 0):
     probability = rng.random((NUM_MEMBERS, *shape), np.float32)
     for member in probability:
         member /= member.sum(-1, keepdims=True) * np.float32(1 + 1e-6)
-    reward = rng.normal(size=(NUM_MEMBERS, size, NUM_ACTIONS)).astype(np.float32)
+    reward = rng.standard_normal((NUM_MEMBERS, size, NUM_ACTIONS), np.float32)
     policy = np.full((size, NUM_ACTIONS), 1 / NUM_ACTIONS, np.float32)
     return sparse.Sparse(next_state, probability), reward, policy
 

@@ -122,16 +122,17 @@ def local_uncertainty(form, next_moments, ensemble, members, mean):
     def aleatoric(transition, value):
         return next_moments(transition, policy, value)[1]
 
-    axes = sparse.member_axes(transition)
-    of_members = jax.vmap(aleatoric, in_axes=(axes, 0))  # each member's transition and value
-    of_mean = jax.vmap(aleatoric, in_axes=(axes, None))  # each member's transition, the mean value
+    def of_members(value):  # each member's transition and value
+        return sparse.over_members(aleatoric, transition, value)
+
+    def of_mean(value):  # each member's transition, the mean value
+        return sparse.over_members(lambda member: aleatoric(member, value), transition)
+
     if form == "total":
-        return aleatoric(mean_transition, mean) - of_members(transition, members).mean(0)
-    w = jax.vmap(next_moments, in_axes=(axes, None, None))(transition, policy, mean)[0].var(0)
+        return aleatoric(mean_transition, mean) - of_members(members).mean(0)
+    expected = lambda member: next_moments(member, policy, mean)[0]
+    w = sparse.over_members(expected, transition).var(0)
     if form == "pombu":
         return w
-    if form == "gap":
-        gap = of_members(transition, members) - of_mean(transition, mean)
-    else:
-        gap = of_members(transition, members - mean)
+    gap = of_members(members) - of_mean(mean) if form == "gap" else of_members(members - mean)
     return w - gap.mean(0)

@@ -65,7 +65,6 @@ def solve_warm(flow: Flow, rhs: jax.Array, discount, start: jax.Array):
     Returns:
         x `[N, S]`, the iterations of the slowest system, and whether one is not solved.
     """
-    axes = Flow(*(0 if leaf.ndim == 3 else None for leaf in flow))
 
     def one(flow, rhs, start):
         tolerance = _TOLERANCE[rhs.dtype.itemsize]
@@ -75,7 +74,10 @@ def solve_warm(flow: Flow, rhs: jax.Array, discount, start: jax.Array):
         failed = _bicgstab.is_open(x, residual, _bicgstab.norm(rhs[None]), tolerance)
         return x[0], count, failed
 
-    x, count, failed = jax.vmap(one, in_axes=(axes, 0, 0))(flow, rhs, start)
+    if flow.probability.ndim == 2:
+        x, count, failed = jax.vmap(one, in_axes=(None, 0, 0))(flow, rhs, start)
+    else:
+        x, count, failed = sparse.over_members(one, flow, rhs, start)
     return x, count.max(), failed.any()
 
 

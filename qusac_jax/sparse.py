@@ -4,6 +4,8 @@ Axes: S states, A actions, K successors of a pair, N ensemble members, M = A * K
 state. Missing mass is termination.
 """
 
+import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import chex
@@ -91,12 +93,38 @@ def distinct(next_state: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np
     return np.where(is_first, next_state, -1), np.where(is_first, total, 0.0)
 
 
-def member_axes(transition: Any) -> Any:
-    """What `vmap` maps of a dense or sparse ensemble: all but a shared `next_state`."""
-    if not isinstance(transition, Sparse):
-        return 0
+def over_members(function: Callable[..., Any], transition: Any, *arrays: jax.Array) -> Any:
+    """`function` of each member's transition and entry of the arrays.
+
+    On CPU, sparse members are taken in turn: memory beside the ensemble is then that of one, whose
+    vectors stay in the cache, and none waits for another's iterations.
+
+    Args:
+        function: of the transition of one MDP, and of what each array holds for it.
+        transition: dense `[N, S, A, S]`, a `Sparse`, or a `Flow` of N members.
+        arrays: `[N, ...]` each.
+
+    Returns:
+        What `function` returns, with a leading axis N.
+    """
+    if not isinstance(transition, Sparse | Flow):
+        return jax.vmap(function)(transition, *arrays)
+    form = type(transition)
     is_shared = transition.next_state.ndim < transition.probability.ndim
-    return Sparse(None if is_shared else 0, 0)  # pyright: ignore[reportArgumentType]
+    axes = form(None if is_shared else 0, 0)  # pyright: ignore[reportArgumentType]
+    at_once = jax.vmap(function, in_axes=(axes, *(0 for _ in arrays)))
+
+    def in_turn(transition, *arrays):
+        shared = transition.next_state if is_shared else None
+        each = (transition.probability, *arrays) if is_shared else (*transition, *arrays)
+
+        def one(each):
+            own, probability, *others = (shared, *each) if is_shared else each
+            return function(form(own, probability), *others)
+
+        return jax.lax.map(one, each)
+
+    return jax.lax.platform_dependent(transition, *arrays, cpu=in_turn, default=at_once)
 
 
 def mean(transition: Sparse) -> Sparse:
@@ -123,8 +151,7 @@ def _inner(transition: Sparse) -> tuple[jax.Array, jax.Array]:
 
 def next_mean(transition: Sparse, v: jax.Array) -> jax.Array:
     """`[S, A]` mean of the value `[S]` of the next state."""
-    next_state, probability = _inner(transition)
-    return jnp.sum(probability * _look_up(v, next_state), -1)
+    return _sum_over_successors(transition, lambda index, mass: mass * _look_up(v, index))
 
 
 def next_square(
@@ -141,13 +168,30 @@ def next_square(
     Returns:
         `[S, A]`, and the probability `[S, A]` of going on.
     """
-    next_state, probability = _inner(transition)
-    distance = jnp.square(_look_up(v, next_state) - centre[..., None])
-    if jnp.ndim(within):
-        distance = distance + _look_up(jnp.asarray(within), next_state)
-    else:
-        distance = distance + within
-    return jnp.sum(probability * distance, -1), probability.sum(-1)
+
+    def square(index, mass):
+        distance = jnp.square(
+            _look_up(v, index) - (centre if index.ndim == 2 else centre[..., None])
+        )
+        spread = _look_up(jnp.asarray(within), index) if jnp.ndim(within) else within
+        return mass * (distance + spread)
+
+    return (
+        _sum_over_successors(transition, square),
+        _sum_over_successors(transition, lambda index, mass: mass),
+    )
+
+
+def _sum_over_successors(transition: Sparse, term: Callable[..., jax.Array]) -> jax.Array:
+    """`[S, A]` sum over k of `term`, of successors and their probabilities."""
+    num_successors = transition.probability.shape[-1]
+    if num_successors > _UNROLLED:
+        return jnp.sum(term(*_inner(transition)), -1)
+    # One after the other: a reduction over a short last axis is several times slower on CPU.
+    total = jnp.zeros(transition.probability.shape[:-1], transition.dtype)
+    for k in range(num_successors):
+        total = total + term(*(x[..., 0] for x in _inner(_successor(transition, k))))
+    return total
 
 
 def _look_up(v: jax.Array, index: jax.Array) -> jax.Array:
@@ -156,10 +200,20 @@ def _look_up(v: jax.Array, index: jax.Array) -> jax.Array:
 
 def under(transition: Sparse, policy: jax.Array) -> Flow:
     """The transitions of a policy `[S, A]`."""
-    next_state, probability = _inner(transition)
-    num_states = transition.num_states
-    weight = policy[..., None] * probability
-    return Flow(next_state.reshape(num_states, -1).T, weight.reshape(num_states, -1).T)
+    num_actions, num_successors = transition.probability.shape[-2:]
+    rows = []
+    # Row by row: a transposed copy of the whole would need its memory twice.
+    for action, k in itertools.product(range(num_actions), range(num_successors)):
+        next_state, probability = _inner(_successor(transition, k, action))
+        rows.append((next_state[:, 0, 0], policy[:, action] * probability[:, 0, 0]))
+    return Flow(*(jnp.stack(column) for column in zip(*rows, strict=True)))
+
+
+def _successor(transition: Sparse, k: int, action: int | None = None) -> Sparse:
+    """`[S, A, 1]`, or `[S, 1, 1]` for one action: the k-th successors."""
+    actions = slice(None) if action is None else slice(action, action + 1)
+    one = (..., actions, slice(k, k + 1))
+    return Sparse(transition.next_state[one], transition.probability[one])
 
 
 def chosen(transition: Sparse, policy: jax.Array) -> Flow:
@@ -172,6 +226,14 @@ def chosen(transition: Sparse, policy: jax.Array) -> Flow:
         )
     )
     return Flow(next_state[:, 0].T, probability[:, 0].T)
+
+
+def chosen_of_members(transition: Sparse, policy: jax.Array) -> Flow:
+    """`chosen` of N members, `[M, S]` of shared successors or `[N, M, S]`."""
+    axis = None if transition.next_state.ndim < transition.probability.ndim else 0
+    own = Sparse(axis, 0)  # pyright: ignore[reportArgumentType]
+    out = Flow(axis, 0)  # pyright: ignore[reportArgumentType]
+    return jax.vmap(chosen, in_axes=(own, None), out_axes=out)(transition, policy)
 
 
 def propagate(flow: Flow, x: jax.Array) -> jax.Array:
@@ -187,8 +249,16 @@ def propagate(flow: Flow, x: jax.Array) -> jax.Array:
 def bands(flow: Flow) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Probabilities `[S]` of going to the state before, of staying, and of going to the next."""
     state = jnp.arange(flow.next_state.shape[-1])
-    step = flow.next_state - state
-    return tuple(jnp.sum(jnp.where(step == by, flow.probability, 0.0), 0) for by in (-1, 0, 1))
+    if len(flow.next_state) > _UNROLLED:
+        step = flow.next_state - state
+        to = lambda by: jnp.sum(jnp.where(step == by, flow.probability, 0.0), 0)
+        return to(-1), to(0), to(1)
+    sums = [jnp.zeros_like(flow.probability[0])] * 3
+    for next_state, probability in zip(flow.next_state, flow.probability, strict=True):
+        step = next_state - state
+        terms = [jnp.where(step == by, probability, 0.0) for by in (-1, 0, 1)]
+        sums = [total + term for total, term in zip(sums, terms, strict=True)]
+    return sums[0], sums[1], sums[2]
 
 
 def to_scipy(flow: Flow) -> scipy.sparse.csr_matrix:

@@ -309,8 +309,8 @@ def _solve_bellman(transition, reward, policy, discount) -> Values:
 
 
 def _solve_members(transition, reward, policy, discount) -> Values:
-    axes = (sparse.member_axes(transition), 0, None, None)
-    return jax.vmap(_solve_bellman, in_axes=axes)(transition, reward, policy, discount)
+    one = lambda transition, reward: _solve_bellman(transition, reward, policy, discount)
+    return sparse.over_members(one, transition, reward)
 
 
 @functools.partial(jax.jit, static_argnames="form")
@@ -360,8 +360,8 @@ def _decompose(transition, reward, policy, discount) -> Decomposition:
 
     def parts(next_moments, value):
         _, total = next_moments(mean_transition, policy, value)
-        axes = (sparse.member_axes(transition), None, None)
-        means, variances = jax.vmap(next_moments, in_axes=axes)(transition, policy, value)
+        moments_of = lambda member: next_moments(member, policy, value)
+        means, variances = sparse.over_members(moments_of, transition)
         return total, means.var(0), variances.mean(0)
 
     return Decomposition(

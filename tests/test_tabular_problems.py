@@ -190,12 +190,12 @@ def test_moments_is_refused_for_a_support():
 
 
 def test_wrong_sizes_are_named():
-    for function, arguments in (
-        (problems.river_swim, {"num_states": 1}),
-        (problems.chain, {"slip": 2.0}),
-        (problems.queue, {"service": (0.3,)}),
-        (problems.discounting_chain, {"bonus": 5}),
-        (problems.maze, {"side": 1}),
+    for name, make in (
+        ("num_states", lambda: problems.river_swim(1)),
+        ("slip", lambda: problems.chain(slip=2.0)),
+        ("service", lambda: problems.queue(service=(0.3,))),
+        ("bonus", lambda: problems.discounting_chain(5)),
+        ("side", lambda: problems.maze(1)),
     ):
-        with pytest.raises(ValueError, match=next(iter(arguments))):
-            function(**arguments)
+        with pytest.raises(ValueError, match=name):
+            make()

@@ -212,9 +212,7 @@ def _evaluate(belief, mean, members, policy, warm_start, *, config):
     elif members is not None:
         if config.method in _WITH_MEMBER_VALUES:
             if is_sparse:
-                axes = (sparse.member_axes(members.transition), None)
-                chosen = jax.vmap(sparse.chosen, axes, sparse.Flow(axes[0].next_state, 0))
-                flow = chosen(members.transition, policy)
+                flow = sparse.chosen_of_members(members.transition, policy)
             else:
                 flow = members.transition[:, state, policy]
             rhs = members.reward[:, state, policy]
@@ -245,8 +243,7 @@ def _uncertainty_reward(members, member_v, mean_v, config):
     columns = jnp.stack([jnp.broadcast_to(column, member_v.shape) for column in columns], -1)
     if isinstance(members.transition, sparse.Sparse):
         each = jax.vmap(next_mean, (None, 1), 2)  # of the vectors
-        axes = (sparse.member_axes(members.transition), 0)
-        products = jax.vmap(each, axes)(members.transition, columns)
+        products = sparse.over_members(each, members.transition, columns)
     else:
         # Vectors last: this layout is several times faster on CPU than vectors first.
         products = jnp.einsum("nsat,ntk->nsak", members.transition, columns, precision="highest")
