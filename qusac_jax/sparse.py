@@ -170,9 +170,7 @@ def next_square(
     """
 
     def square(index, mass):
-        distance = jnp.square(
-            _look_up(v, index) - (centre if index.ndim == 2 else centre[..., None])
-        )
+        distance = jnp.square(_look_up(v, index) - centre)
         spread = _look_up(jnp.asarray(within), index) if jnp.ndim(within) else within
         return mass * (distance + spread)
 
@@ -184,14 +182,15 @@ def next_square(
 
 def _sum_over_successors(transition: Sparse, term: Callable[..., jax.Array]) -> jax.Array:
     """`[S, A]` sum over k of `term`, of successors and their probabilities."""
-    num_successors = transition.probability.shape[-1]
-    if num_successors > _UNROLLED:
-        return jnp.sum(term(*_inner(transition)), -1)
-    # One after the other: a reduction over a short last axis is several times slower on CPU.
-    total = jnp.zeros(transition.probability.shape[:-1], transition.dtype)
-    for k in range(num_successors):
-        total = total + term(*(x[..., 0] for x in _inner(_successor(transition, k))))
-    return total
+
+    # A loop: a reduction over the short last axis is several times slower on CPU, and XLA would
+    # keep in memory what the terms of an unrolled one share with other sums.
+    def add(k, total):
+        one = (jax.lax.dynamic_slice_in_dim(x, k, 1, -1) for x in transition)
+        return total + term(*(x[..., 0] for x in _inner(Sparse(*one))))
+
+    shape = transition.probability.shape
+    return jax.lax.fori_loop(0, shape[-1], add, jnp.zeros(shape[:-1], transition.dtype))
 
 
 def _look_up(v: jax.Array, index: jax.Array) -> jax.Array:
