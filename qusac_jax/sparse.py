@@ -93,6 +93,15 @@ def distinct(next_state: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np
     return np.where(is_first, next_state, -1), np.where(is_first, total, 0.0)
 
 
+def member(transition: Any, index: int) -> Any:
+    """One MDP's transition of a dense or sparse ensemble."""
+    if not isinstance(transition, Sparse):
+        return transition[index]
+    next_state, probability = transition
+    is_shared = next_state.ndim < probability.ndim
+    return Sparse(next_state if is_shared else next_state[index], probability[index])
+
+
 def over_members(function: Callable[..., Any], transition: Any, *arrays: jax.Array) -> Any:
     """`function` of each member's transition and entry of the arrays.
 
@@ -141,7 +150,7 @@ def mean(transition: Sparse) -> Sparse:
 
 def _inner(transition: Sparse) -> tuple[jax.Array, jax.Array]:
     """Successors that are states, and their probabilities; NaN for impossible numbers."""
-    next_state, probability = transition
+    next_state, probability = map(jnp.asarray, transition)
     num_states = transition.num_states
     is_state = (next_state >= 0) & (next_state < num_states)
     ends = (next_state == -1) | (next_state == num_states)

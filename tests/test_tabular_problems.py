@@ -44,9 +44,9 @@ def test_best_returns_by_hand():
     assert problems.grid("S#G\n...", episode_length=3).optimal_return == 0.0
     # Forward always: 10 in each step once there. Without slips 4 steps lead there.
     assert problems.chain(slip=0.0, episode_length=10).optimal_return == pytest.approx(60.0)
-    # Two steps: right with 0.6, then right again earns 1 in the last of 2 states.
+    # Right with 0.6, where going right again earns 1; otherwise left earns 0.005.
     swim = problems.river_swim(2, episode_length=2)
-    assert swim.optimal_return == pytest.approx(0.6)
+    assert swim.optimal_return == pytest.approx(0.6 + 0.4 * 0.005)
 
 
 def test_queue_is_a_birth_and_death_chain():
@@ -146,13 +146,22 @@ def config(method, **options):
 def test_agents_learn_with_a_support(method):
     environment = environments.with_support(problems.grid("S..\n.#.\n..G", episode_length=20))
     result = experiment.run(environment, [0, 1], config=config(method))
-    late = np.asarray(result.metrics.expected_return)[:, -10:]
+    late = np.asarray(result.metrics.expected_return)[:, -5:]
     np.testing.assert_allclose(late, 1.0)
     shape = environment.transition.next_state.shape
     assert result.state.belief.concentration.shape == (2, *shape)
 
 
-@pytest.mark.parametrize("method", [m for m in agent.METHODS if m != "moments"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "exact_ube",
+        *(
+            pytest.param(m, marks=pytest.mark.slow)
+            for m in ("pombu", "upper_bound", "ensemble_var")
+        ),
+    ],
+)
 def test_evaluation_of_a_sparse_belief_equals_ube(method):
     # The agent's Q-form on one-hot policies, from the same samples as the solvers of ube.
     environment = environments.with_support(problems.river_swim())
@@ -162,9 +171,7 @@ def test_evaluation_of_a_sparse_belief_equals_ube(method):
         belief, policy, key, config=agent.Config(method=method, discount=0.9, min_local=0.0)
     )
     assert evaluation.condition == 0
-    if method in ("psrl", "ensemble_mean"):
-        return
-    members = posterior.sample(belief, jax.random.split(key)[0], 5)
+    members = posterior.sample(belief, key, 5)
     solver = {
         "exact_ube": ube.solve_exact,
         "pombu": ube.solve_pombu,

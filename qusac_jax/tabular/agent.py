@@ -169,7 +169,8 @@ def evaluate(
 def _sample_models(belief, key, config):
     """The MDP that Q comes from, and the ensemble or None (Algorithm 1 line 2)."""
     if config.method == "psrl":
-        return jax.tree.map(lambda x: x[0], posterior.sample(belief, key, 1)), None
+        transition, reward = posterior.sample(belief, key, 1)
+        return posterior.Mdp(sparse.member(transition, 0), reward[0]), None
     if config.method in _SAMPLING:
         return posterior.mean(belief), posterior.sample(belief, key, config.num_members)
     return posterior.mean(belief), None
