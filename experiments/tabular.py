@@ -1,9 +1,11 @@
-"""Tabular experiments of the paper: the toy example, DeepSea and the 7-room environment.
+"""Tabular experiments: the paper's toy example, DeepSea and 7-room environment, and others.
 
 Examples:
   python -m experiments.tabular --env=toy
   python -m experiments.tabular --env=deep_sea --length=20 --method=exact_ube --num_seeds=5
   python -m experiments.tabular --env=seven_room --method=psrl --num_seeds=10
+  python -m experiments.tabular --env=river_swim --method=psrl
+  python -m experiments.tabular --env=grid --map=map.txt --support
   python -m experiments.tabular --env=deep_sea --figure --published=deep_sea.csv
   python -m experiments.tabular --env=seven_room --inspect --inspect_episodes=100,500,1000
 """
@@ -19,23 +21,23 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import cli, tabular_cost, tabular_figures, tabular_run
+from experiments import cli, tabular_cost, tabular_environments, tabular_figures, tabular_run
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax import posterior, ube
 from qusac_jax._fields import check_choice
 from qusac_jax.tabular import agent, environments, experiment
 
-ENVIRONMENTS = ("toy", "deep_sea", "deep_sea_stochastic", "seven_room")
+ENVIRONMENTS = ("toy", *tabular_environments.NAMES)
 _PUBLISHED_METHODS = ("exact_ube", "pombu", "ensemble_var", "psrl")
 _PUBLISHED_LENGTHS = ("10", "15", "20", "25", "30", "35", "40")
 
 # The paper's settings (section 5.2, appendix C.1).
-_DEEP_SEA_EPISODES, _SEVEN_ROOM_EPISODES = 1000, 5000
-_DEEP_SEA_MIN_LOCAL, _SEVEN_ROOM_MIN_LOCAL = -0.05, 0.0
+_EPISODES, _SEVEN_ROOM_EPISODES = 1000, 5000
+_DEEP_SEA_MIN_LOCAL, _MIN_LOCAL = -0.05, 0.0
 _NOISY_REWARD_PRECISION = 1.0  # of the stochastic DeepSea, whose rewards have standard normal noise
 
 # How often a whole run reports and can be stopped.
-_SEVEN_ROOM_CHUNKS = 250
+_CHUNKS = 250
 _SHORT_LENGTH, _FEWEST_CHUNKS, _CHUNKS_PER_ROW = 10, 50, 10
 
 
@@ -46,10 +48,17 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_string("env", "deep_sea", f"one of {', '.join(ENVIRONMENTS)}", **define)
     flags.DEFINE_string("method", "exact_ube", f"one of {', '.join(agent.METHODS)}", **define)
     flags.DEFINE_integer("length", 10, "L of DeepSea, which has L * L states", **define)
+    sizes = ", ".join(
+        f"{name} ({what})" for name, what in tabular_environments.SIZES.items() if what
+    )
+    flags.DEFINE_integer("size", None, f"of {sizes}; default: its own", **define)
+    flags.DEFINE_string("map", None, "text file with the map of --env=grid", **define)
+    flags.DEFINE_boolean("support", False, "tell the agent which successors are possible", **define)
+    flags.DEFINE_boolean("timed", False, "make the time of an episode part of the state", **define)
     flags.DEFINE_integer("num_seeds", 5, "independent runs", **define)
     flags.DEFINE_integer("seed", 0, "first seed; the others follow it", 0, 2**31 - 1, **define)
     flags.DEFINE_integer(
-        "num_episodes", None, "default the paper's 1000 (DeepSea) or 5000 (7-room)", **define
+        "num_episodes", None, "default 1000, or the paper's 5000 (7-room)", **define
     )
     flags.DEFINE_float("discount", 0.99, "of the agent, in [0, 1)", **define)
     flags.DEFINE_float(
@@ -59,7 +68,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_float(
         "min_local",
         None,
-        "u_min; default the paper's -0.05 (DeepSea) or 0 (7-room)",
+        "u_min; default the paper's -0.05 (DeepSea), else 0",
         **define,
     )
     flags.DEFINE_string(
@@ -101,11 +110,16 @@ def make_flags() -> flags.FlagValues:
     return values
 
 
-def make_environment(name: str, length: int) -> environments.Environment:
-    """The environment of a flag value other than `toy`."""
-    if name == "seven_room":
-        return environments.rooms()
-    return environments.deep_sea(length, stochastic=name == "deep_sea_stochastic")
+def make_environment(options, length: int) -> environments.Environment:
+    """The environment of the flags, other than `toy`."""
+    return tabular_environments.make(
+        options.env,
+        length=length,
+        size=options.size,
+        map_file=options.map,
+        support=options.support,
+        timed=options.timed,
+    )
 
 
 def make_config(options, *, method: str, length: int) -> experiment.Config:
@@ -113,10 +127,10 @@ def make_config(options, *, method: str, length: int) -> experiment.Config:
     is_sea = options.env.startswith("deep_sea")
     min_local = options.min_local
     if min_local is None:
-        min_local = _DEEP_SEA_MIN_LOCAL if is_sea else _SEVEN_ROOM_MIN_LOCAL
+        min_local = _DEEP_SEA_MIN_LOCAL if is_sea else _MIN_LOCAL
     num_episodes = options.num_episodes
     if num_episodes is None:
-        num_episodes = _DEEP_SEA_EPISODES if is_sea else _SEVEN_ROOM_EPISODES
+        num_episodes = _SEVEN_ROOM_EPISODES if options.env == "seven_room" else _EPISODES
     is_noisy = options.env == "deep_sea_stochastic"
     seed_axis = options.seed_axis
     if seed_axis == "auto":
@@ -141,7 +155,7 @@ def make_config(options, *, method: str, length: int) -> experiment.Config:
 def _num_chunks(options, length: int) -> int:
     """More where episodes take long, so that stopping a run takes seconds."""
     if not options.env.startswith("deep_sea"):
-        return _SEVEN_ROOM_CHUNKS
+        return _CHUNKS
     return _FEWEST_CHUNKS if length <= _SHORT_LENGTH else _CHUNKS_PER_ROW * length
 
 
@@ -150,14 +164,11 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
     if options.num_seeds < 1:
         raise ValueError(f"num_seeds must be at least 1, got {options.num_seeds}")
     config = make_config(options, method=method, length=length)
-    if options.memory:
-        needed = tabular_cost.memory(
-            *tabular_cost.sizes(options.env, length), config, options.num_seeds
-        )
-        print(f"{options.env} {length or ''} {method}: {needed.describe()}")
+    environment = _environment_that_fits(options, length, config, options.num_seeds)
+    if environment is None:
         return None
     return tabular_run.run(
-        _environment_that_fits(options, length, config, options.num_seeds),
+        environment,
         config,
         range(options.seed, options.seed + options.num_seeds),
         workdir,
@@ -168,11 +179,21 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
 
 def _environment_that_fits(
     options, length: int, config: experiment.Config, num_seeds: int
-) -> environments.Environment:
-    """The environment of a run, unless that would not fit into memory: then a `ValueError`."""
-    num_states, num_actions = tabular_cost.sizes(options.env, length)
-    tabular_cost.check_memory(num_states, num_actions, config, num_seeds)
-    return make_environment(options.env, length)
+) -> environments.Environment | None:
+    """The environment of a run; None where only its memory was asked for, which is printed.
+
+    Raises:
+        ValueError: if the run would not fit into memory.
+    """
+    if options.env.startswith("deep_sea"):  # before it is built, in dense form
+        tabular_cost.check_deep_sea(length)
+    environment = make_environment(options, length)
+    if options.memory:
+        needed = tabular_cost.memory(environment, config, num_seeds)
+        print(f"{environment.name} {length or ''} {config.agent.method}: {needed.describe()}")
+        return None
+    tabular_cost.check_memory(environment, config, num_seeds)
+    return environment
 
 
 def print_toy() -> None:
@@ -201,8 +222,7 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
     for method in options.methods:
         for length in lengths:  # mistakes show before the work starts
             config = make_config(options, method=method, length=length)
-            if not options.memory:
-                _environment_that_fits(options, length, config, options.num_seeds)
+            _environment_that_fits(options, length, config, options.num_seeds)
     published = None
     if options.published:
         axis = "length" if is_sea else "episode"
@@ -236,7 +256,7 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
             f"num_episodes is {options.num_episodes}, but the last of inspect_episodes, "
             f"{drawn_at[-1]}, ends the run; leave num_episodes out"
         )
-    length = options.length if options.env != "seven_room" else 0
+    length = options.length if options.env.startswith("deep_sea") else 0
     config = dataclasses.replace(
         make_config(options, method=options.method, length=length),
         num_episodes=drawn_at[-1],
@@ -305,7 +325,7 @@ def run(options) -> int:
     check_choice("env", options.env, ENVIRONMENTS)
     is_sea = options.env.startswith("deep_sea")
     if not is_sea:
-        _check_read(options, f"env {options.env!r}, which has one size", "length", "lengths")
+        _check_read(options, f"env {options.env!r}, which has no length", "length", "lengths")
     if options.figure:
         what = "figure, which compares --methods" + (" at --lengths" if is_sea else "")
         _check_read(options, what, "method", "length", "inspect_episodes")
@@ -315,9 +335,12 @@ def run(options) -> int:
     else:
         others = ("methods", "lengths", "published", "inspect_episodes")
         _check_read(options, "a single run, without --figure or --inspect", *others)
-    name = f"{options.env}_{options.length}" if is_sea else options.env
+    sizes = [options.length] if is_sea and not options.figure else []
+    sizes += [] if options.size is None else [options.size]
+    forms = [flag for flag in ("support", "timed") if options[flag].value]
+    name = "_".join(map(str, [options.env, *sizes, *forms]))
     default = {
-        options.figure: f"{options.env}_figure",
+        options.figure: f"{name}_figure",
         options.inspect: f"{name}_{options.method}_inspect",
     }.get(True, f"{name}_{options.method}")
     workdir = pathlib.Path(options.workdir or f"runs/tabular/{default}")

@@ -1,12 +1,14 @@
 """What a tabular run takes: memory, from its sizes alone.
 
-Axes: S states, A actions, N sampled MDPs, R seeds, E episodes.
+Axes: S states, A actions, K successors of a pair in sparse form, N sampled MDPs, R seeds,
+E episodes.
 """
 
 from typing import NamedTuple
 
 from experiments import cost
 from qusac_jax import _memory, posterior
+from qusac_jax.sparse import Sparse
 from qusac_jax.tabular import environments, experiment
 
 _FLOAT, _DOUBLE = 4, 8  # bytes
@@ -16,9 +18,9 @@ _STATE_COPIES = 2  # while the seeds' states are stacked
 _PLANNING_ARRAYS = 6  # [S, A, S] or N x [S, S]: mean MDP, its system, factors and their like
 _METRIC_BYTES = 48  # per seed and episode: three columns, twice while they grow, and the regret
 _TO_LOWER = (
-    ("--length",),
-    ("--length", "--num_seeds"),
-    ("--length", "--num_members"),
+    ("--length or --size",),
+    ("--length or --size", "--num_seeds"),
+    ("--length or --size", "--num_members"),
     ("--num_episodes", "--num_seeds"),
 )
 
@@ -44,28 +46,38 @@ class Memory(NamedTuple):
         return f"{_memory.in_words(self.total)} of memory ({', '.join(parts)}){left}"
 
 
-def sizes(env: str, length: int) -> tuple[int, int]:
-    """S and A of an environment, which is not built where it may be large."""
-    if env.startswith("deep_sea"):
-        return length**2, _SEA_ACTIONS
-    rooms = environments.rooms()
-    return rooms.num_states, rooms.num_actions
+def check_deep_sea(length: int) -> None:
+    """Raises `ValueError` if a DeepSea of L = `length` is too large to be built."""
+    num_states = length**2
+    _memory.check(
+        _DOUBLE * num_states**2 * _SEA_ACTIONS,
+        f"DeepSea with length {length}, so {num_states} states,",
+        "lower --length",
+        is_on_host=True,
+    )
 
 
-def memory(num_states: int, num_actions: int, config: experiment.Config, num_seeds: int) -> Memory:
+def memory(
+    environment: environments.Environment, config: experiment.Config, num_seeds: int
+) -> Memory:
     """What a run takes; nothing is allocated to find out.
 
     Args:
-        num_states: S.
-        num_actions: A.
+        environment: with S states and A actions; in sparse form, with K successors per pair.
         config: of the run.
         num_seeds: R.
     """
-    entries = num_states**2 * num_actions
+    num_states, num_actions = environment.num_states, environment.num_actions
+    transition = environment.transition
+    is_sparse = isinstance(transition, Sparse)
+    successors = transition.probability.shape[-1] if is_sparse else num_states
+    entries = num_states * num_actions * successors
+    # Of the matrix of a policy: its rows, which stay apart by action in sparse form.
+    system = entries if is_sparse else num_states**2
     at_once = num_seeds if config.seed_axis == "vmap" else 1
     members = config.agent.num_members
     sampled = posterior.TABLE_ARRAYS * members * entries
-    systems = _PLANNING_ARRAYS * (entries + members * num_states**2)
+    systems = _PLANNING_ARRAYS * (entries + members * system)
     chunk = -(-config.num_episodes // config.num_chunks)
     policies = at_once * chunk * num_states * (1 + 3 * num_actions)
     return Memory(
@@ -77,10 +89,10 @@ def memory(num_states: int, num_actions: int, config: experiment.Config, num_see
 
 
 def check_memory(
-    num_states: int, num_actions: int, config: experiment.Config, num_seeds: int
+    environment: environments.Environment, config: experiment.Config, num_seeds: int
 ) -> None:
     """Raises `ValueError` if a run does not fit into memory; arguments are those of `memory`."""
-    needed = memory(num_states, num_actions, config, num_seeds)
+    needed = memory(environment, config, num_seeds)
     free = _memory.available()
     if free is not None and needed.total > free:
         flags = cost.to_lower(needed, _TO_LOWER)

@@ -7,6 +7,10 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse.csgraph
+
+from qusac_jax import sparse
+from qusac_jax.sparse import Sparse
 
 ROW_TOLERANCE = 1e-5  # float32 rows of a thousand entries sum to 1 within this
 _MAX_ERROR = 1e-2  # expected relative error of values beyond which a result is refused
@@ -21,9 +25,12 @@ def is_concrete(*values) -> bool:
 def check_real(**values) -> None:
     """Raises `ValueError` unless every value is a real number or an array of them.
 
-    Lists count as arrays, and tracers are looked at too. None is no number.
+    Lists count as arrays, and tracers are looked at too. Of a `Sparse`, it is the probabilities
+    that count. None is no number.
     """
     for name, value in values.items():
+        if isinstance(value, Sparse):
+            value = value.probability
         if hasattr(value, "dtype"):
             dtype = value.dtype
         else:
@@ -86,7 +93,36 @@ def check_shapes(
     def named(*axes):
         return "[" + ", ".join(axes) + "]"
 
-    rank = num_batch_axes + 3
+    if isinstance(transition, Sparse):
+        _check_sparse_shapes(transition, mean_transition, lead)
+        rows, mean_shape = transition.probability.shape[:-1], None
+    else:
+        _check_dense_shape(transition, lead, named)
+        rows, mean_shape = transition.shape[:-1], transition.shape[-3:]
+        if isinstance(mean_transition, Sparse):
+            raise ValueError("mean_transition must be an array, as transition is, got a Sparse")
+    pair = rows[-2:]
+    expected = {
+        "reward": (reward, rows, named(*lead, "S", "A")),
+        "policy": (policy, pair, "[S, A]"),
+        "mean_reward": (mean_reward, pair, "[S, A]"),
+    }
+    if mean_shape is not None:
+        expected["mean_transition"] = (mean_transition, mean_shape, "[S, A, S]")
+    for name, (array, shape, axes) in expected.items():
+        if array is not None and array.shape != shape:
+            raise ValueError(
+                f"{name} must have shape {axes} = {shape} to go with transition "
+                f"{_shape(transition)}, got {array.shape}"
+            )
+
+
+def _shape(transition):
+    return transition.probability.shape if isinstance(transition, Sparse) else transition.shape
+
+
+def _check_dense_shape(transition, lead, named):
+    rank = len(lead) + 3
     if transition.ndim != rank or transition.shape[-1] != transition.shape[-3]:
         raise ValueError(
             f"transition must have shape {named(*lead, 'S', 'A', 'S')}, got {transition.shape}"
@@ -96,19 +132,31 @@ def check_shapes(
             f"transition must have at least one entry on each of the axes "
             f"{named(*lead, 'S', 'A', 'S')}, got {transition.shape}"
         )
-    pair = transition.shape[-3:-1]
-    expected = {
-        "reward": (reward, transition.shape[:-1], named(*lead, "S", "A")),
-        "policy": (policy, pair, "[S, A]"),
-        "mean_transition": (mean_transition, transition.shape[-3:], "[S, A, S]"),
-        "mean_reward": (mean_reward, pair, "[S, A]"),
-    }
-    for name, (array, shape, axes) in expected.items():
-        if array is not None and array.shape != shape:
+
+
+def _check_sparse_shapes(transition, mean_transition, lead):
+    """Raises `ValueError` unless the arrays of a `Sparse`, and of its mean, fit each other."""
+    inner = (*"SAK",)
+    for name, one, axes in (
+        ("transition", transition, (*lead, *inner)),
+        ("mean_transition", mean_transition, inner),
+    ):
+        if one is None:
+            continue
+        if not isinstance(one, Sparse):
+            raise ValueError(f"{name} must be a Sparse, as transition is, got {type(one).__name__}")
+        shape, own = one.probability.shape, one.next_state.shape
+        if len(shape) != len(axes) or own not in (shape, shape[-3:]) or 0 in shape:
             raise ValueError(
-                f"{name} must have shape {axes} = {shape} to go with transition "
-                f"{transition.shape}, got {array.shape}"
+                f"{name} must have a probability of shape [{', '.join(axes)}], no axis empty, and "
+                f"a next_state of the same shape or [S, A, K], got {shape} and {own}"
             )
+    pair = transition.probability.shape[-3:-1]
+    if mean_transition is not None and mean_transition.probability.shape[:-1] != pair:
+        raise ValueError(
+            f"mean_transition must have shape [S, A, K] with [S, A] = {pair}, got "
+            f"{mean_transition.probability.shape}"
+        )
 
 
 def check_problem(
@@ -119,23 +167,25 @@ def check_problem(
     For use outside `jit`. The solvers of `qusac_jax.ube` call it wherever they can.
 
     Args:
-        transition: `[S, A, S]` or `[N, S, A, S]`; rows of probabilities that sum to at most 1.
+        transition: `[S, A, S]` or `[N, S, A, S]`, or a `Sparse`; rows of probabilities that sum to
+            at most 1.
         reward: `[S, A]` or `[N, S, A]`; finite.
         policy: `[S, A]`; rows of probabilities that sum to 1.
         discount: in [0, 1]; with 1, the policy must terminate from every state.
-        mean_transition: None or `[S, A, S]` like `transition`.
+        mean_transition: None, or one MDP's, like `transition`.
         mean_reward: None or `[S, A]`; finite.
 
     Raises:
         ValueError: naming the argument, its value and the remedy.
     """
+    is_sparse = isinstance(transition, Sparse)
     check_real(transition=transition, reward=reward, policy=policy, discount=discount)
     means = {"mean_transition": mean_transition, "mean_reward": mean_reward}
     check_real(**{name: array for name, array in means.items() if array is not None})
+    arrays = (transition, reward, policy, mean_transition, mean_reward)
     check_shapes(
-        *(np.asarray(array) for array in (transition, reward, policy)),
-        *(None if array is None else np.asarray(array) for array in (mean_transition, mean_reward)),
-        num_batch_axes=int(np.ndim(transition) > 3),
+        *(jax.tree.map(np.asarray, array) for array in arrays),
+        num_batch_axes=int(np.ndim(transition.probability if is_sparse else transition) > 3),
     )
     check_scalars(discount=discount)
     check_discount(discount)
@@ -147,11 +197,17 @@ def check_problem(
         if array is not None:
             check_transition(array, name=name)
             if discount == 1:
-                _check_terminates(np.asarray(array), np.asarray(policy), name)
+                _check_terminates(array, np.asarray(policy), name)
 
 
 def check_transition(transition, *, name: str = "transition") -> None:
-    """Raises `ValueError` unless the last axis holds probabilities that sum to at most 1."""
+    """Raises `ValueError` unless the last axis holds probabilities that sum to at most 1.
+
+    Of a `Sparse`, also unless its successors are what they can be.
+    """
+    if isinstance(transition, Sparse):
+        _check_successors(transition, name)
+        transition = transition.probability
     with jax.ensure_compile_time_eval():  # arrays that a jitted function closes over
         lowest, highest = float(jnp.min(transition)), float(jnp.max(jnp.sum(transition, -1)))
     if not np.isfinite(lowest + highest):
@@ -165,6 +221,42 @@ def check_transition(transition, *, name: str = "transition") -> None:
             f"{name} rows must sum to at most 1, got a row that sums to {highest:.6g}; normalise "
             "them, or leave mass out where the episode ends"
         )
+
+
+def _check_successors(transition: Sparse, name: str) -> None:
+    next_state = integers(f"{name}.next_state", transition.next_state)
+    with jax.ensure_compile_time_eval():
+        lowest, highest = int(jnp.min(next_state)), int(jnp.max(next_state))
+        heaviest = 0.0
+        if lowest == -1:
+            heaviest = float(jnp.max(jnp.where(next_state == -1, transition.probability, 0.0)))
+    if lowest < -1 or highest > transition.num_states:
+        raise ValueError(
+            f"{name}.next_state must be in -1 .. {transition.num_states} (-1 for no successor, S "
+            f"for the terminal state), got values from {lowest} to {highest}"
+        )
+    if heaviest > 0:
+        raise ValueError(
+            f"{name}.probability must be 0 where next_state is -1, got {heaviest:.6g}; use S = "
+            f"{transition.num_states} for the terminal state"
+        )
+
+
+def integers(name: str, array) -> jax.Array:
+    """The array as int32.
+
+    Raises:
+        ValueError: unless its dtype is of integers that int32 can hold.
+    """
+    if not isinstance(array, jax.Array):
+        array = np.asarray(array)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ValueError(f"{name} must be integers, got {array.dtype}")
+    if isinstance(array, np.ndarray) and array.size:
+        least, most = int(array.min()), int(array.max())
+        if max(-least, most) > np.iinfo(np.int32).max:
+            raise ValueError(f"{name} must fit into int32, got values from {least} to {most}")
+    return jnp.asarray(array, jnp.int32)
 
 
 def check_policy(policy) -> None:
@@ -181,17 +273,20 @@ def check_policy(policy) -> None:
         )
 
 
-def _check_terminates(transition: np.ndarray, policy: np.ndarray, name: str) -> None:
+def _check_terminates(transition, policy: np.ndarray, name: str) -> None:
     """Raises unless from each state a positive probability leads out of the MDP."""
-    for member in transition.reshape(-1, *transition.shape[-3:]):
-        flow = np.einsum("sat,sa->st", member, policy)
+    for flow in _flows(transition, policy):
         # Slow termination is for `check_result`, which knows the condition number.
-        rounding = min(ROW_TOLERANCE, _ROUNDING_ERRORS * len(flow) * np.finfo(flow.dtype).eps)
-        ends = flow.sum(-1) < 1 - rounding
-        leads_to, found = flow > 0, ends
-        while found.any():
-            found = leads_to[:, found].any(-1) & ~ends
-            ends = ends | found
+        num_states = flow.shape[0]
+        rounding = min(ROW_TOLERANCE, _ROUNDING_ERRORS * num_states * np.finfo(flow.dtype).eps)
+        ends = np.asarray(flow.sum(-1)).ravel() < 1 - rounding
+        # A search from the outside, against the transitions.
+        outside = scipy.sparse.csr_matrix(ends.astype(flow.dtype))
+        backwards = scipy.sparse.bmat([[flow.T, None], [outside, np.zeros((1, 1))]], format="csr")
+        reached = scipy.sparse.csgraph.breadth_first_order(
+            backwards, num_states, return_predecessors=False
+        )
+        ends = np.isin(np.arange(num_states), reached)
         if not ends.all():
             raise ValueError(
                 f"discount = 1 needs a policy that terminates from every state, but in {name} "
@@ -199,6 +294,19 @@ def _check_terminates(transition: np.ndarray, policy: np.ndarray, name: str) -> 
                 f"{int(np.argmin(ends))}; lower discount below 1, or leave mass out of the rows "
                 "where the episode ends"
             )
+
+
+def _flows(transition, policy: np.ndarray):
+    """Matrices `[S, S]` of each member's transitions under a policy."""
+    if not isinstance(transition, Sparse):
+        transition = np.asarray(transition)
+        for member in transition.reshape(-1, *transition.shape[-3:]):
+            yield scipy.sparse.csr_matrix(np.einsum("sat,sa->st", member, policy))
+        return
+    next_state, probability = transition
+    for i, member in enumerate(probability.reshape(-1, *probability.shape[-3:])):
+        own = next_state if next_state.ndim == 3 else next_state[i]
+        yield sparse.to_scipy(sparse.under(Sparse(own, member), jnp.asarray(policy)))
 
 
 def check_result(result) -> None:
@@ -219,7 +327,8 @@ def check_result(result) -> None:
     finite = all(np.all(np.isfinite(np.asarray(field))) for field in result)
     if not finite or error > _MAX_ERROR:
         raise ValueError(
-            "the Bellman system is singular or ill-conditioned, or holds NaN or infinity: "
+            "the Bellman system is singular or ill-conditioned, was not solved, or holds NaN or "
+            "infinity: "
             f"condition = {np.max(condition):.3g} expected discounted steps, residual = "
             f"{np.max(np.asarray(result.residual)):.3g}, dtype = {condition.dtype}; lower "
             "discount, make sure that the policy terminates and that the input is finite, or use "

@@ -1,12 +1,16 @@
 """Mean and variance of the next value, and the local uncertainty that is made of them.
 
-Missing mass is termination, where the value is 0. Axes: S states, A actions, N ensemble members.
+A transition is an array `[S, A, S]` or a `sparse.Sparse`. Missing mass is termination, where the
+value is 0. Axes: S states, A actions, N ensemble members.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from qusac_jax import sparse
 
 # Of a row's missing mass, in machine epsilons: what rounding alone can make of a sum of 1.
 _ROUNDING_ERRORS = 10
@@ -14,13 +18,30 @@ _ROUNDING_ERRORS = 10
 average = functools.partial(jnp.einsum, precision="highest")
 
 
-def next_mean(transition: jax.Array, v: jax.Array) -> jax.Array:
-    """`[S, A]` mean of the value `[S]` of the next state, `transition` `[S, A, S]`."""
+def flow_of(transition: jax.Array | sparse.Sparse, policy: jax.Array) -> jax.Array | sparse.Flow:
+    """Transitions `[S, S]` of a policy `[S, A]`, in the form of `transition`."""
+    if isinstance(transition, sparse.Sparse):
+        return sparse.under(transition, policy)
+    return average("sat,sa->st", transition, policy)
+
+
+def mean_of_members(transition: jax.Array | sparse.Sparse) -> Any:
+    """The mean transition of an ensemble."""
+    return sparse.mean(transition) if isinstance(transition, sparse.Sparse) else transition.mean(0)
+
+
+def next_mean(transition: jax.Array | sparse.Sparse, v: jax.Array) -> jax.Array:
+    """`[S, A]` mean of the value `[S]` of the next state."""
+    if isinstance(transition, sparse.Sparse):
+        return sparse.next_mean(transition, v)
     return average("sat,t->sa", transition, v)
 
 
 def next_variance(
-    transition: jax.Array, v: jax.Array, centre: jax.Array, within: jax.Array | float = 0.0
+    transition: jax.Array | sparse.Sparse,
+    v: jax.Array,
+    centre: jax.Array,
+    within: jax.Array | float = 0.0,
 ) -> jax.Array:
     """`[S, A]` mean square distance of the value of the next state from a centre.
 
@@ -28,7 +49,7 @@ def next_variance(
     themselves.
 
     Args:
-        transition: `[S, A, S]`.
+        transition: of one MDP.
         v: `[S]` values.
         centre: `[S, A]`; with `next_mean`, the result is the variance.
         within: `[S]` variance of the value at the next state, added to the distance.
@@ -36,12 +57,20 @@ def next_variance(
     Returns:
         `[S, A]`, at least 0.
     """
-    exact = 1.0 - transition.sum(-1)
-    # A row that should sum to 1 does so up to rounding, which large values must not multiply.
-    missing = jnp.where(exact > _ROUNDING_ERRORS * jnp.finfo(transition.dtype).eps, exact, 0.0)
-    missing = with_derivative_of(exact, missing)
+    if isinstance(transition, sparse.Sparse):
+        going_on, mass = sparse.next_square(transition, v, centre, within)
+        return going_on + _missing(mass) * jnp.square(centre)
+    missing = _missing(transition.sum(-1))
     distance = jnp.square(v - centre[..., None]) + within
     return jnp.sum(transition * distance, -1) + missing * jnp.square(centre)
+
+
+def _missing(mass: jax.Array) -> jax.Array:
+    """The rest of rows that sum to `mass`."""
+    exact = 1.0 - mass
+    # A row that should sum to 1 does so up to rounding, which large values must not multiply.
+    missing = jnp.where(exact > _ROUNDING_ERRORS * jnp.finfo(mass.dtype).eps, exact, 0.0)
+    return with_derivative_of(exact, missing)
 
 
 def with_derivative_of(exact: jax.Array, cleaned: jax.Array) -> jax.Array:
@@ -79,7 +108,7 @@ def local_uncertainty(form, next_moments, ensemble, members, mean):
     Args:
         form: "total", "gap" or "difference", as for `ube.solve_exact`; "pombu" or "upper_bound".
         next_moments: `moments_of_v` or `moments_of_q`.
-        ensemble: transitions `[N, S, A, S]`, their mean `[S, A, S]`, and the policy `[S, A]`.
+        ensemble: transitions of N members, their mean, and the policy `[S, A]`.
         members: `[N, S]` V or `[N, S, A]` Q of each member.
         mean: `[S]` or `[S, A]`, of the mean MDP.
 
@@ -93,15 +122,17 @@ def local_uncertainty(form, next_moments, ensemble, members, mean):
     def aleatoric(transition, value):
         return next_moments(transition, policy, value)[1]
 
-    of_members = jax.vmap(aleatoric)  # each member's transition with its own value
-    of_mean = jax.vmap(aleatoric, in_axes=(0, None))  # each member's transition, the mean value
+    def of_members(value):  # each member's transition and value
+        return sparse.over_members(aleatoric, transition, value)
+
+    def of_mean(value):  # each member's transition, the mean value
+        return sparse.over_members(lambda member: aleatoric(member, value), transition)
+
     if form == "total":
-        return aleatoric(mean_transition, mean) - of_members(transition, members).mean(0)
-    w = jax.vmap(next_moments, in_axes=(0, None, None))(transition, policy, mean)[0].var(0)
+        return aleatoric(mean_transition, mean) - of_members(members).mean(0)
+    expected = lambda member: next_moments(member, policy, mean)[0]
+    w = sparse.over_members(expected, transition).var(0)
     if form == "pombu":
         return w
-    if form == "gap":
-        gap = of_members(transition, members) - of_mean(transition, mean)
-    else:
-        gap = of_members(transition, members - mean)
+    gap = of_members(members) - of_mean(mean) if form == "gap" else of_members(members - mean)
     return w - gap.mean(0)

@@ -29,6 +29,29 @@ def gamma(key: chex.PRNGKey, count: jax.Array, shape: tuple[int, ...]) -> jax.Ar
     """
     key_boost, key = jax.random.split(key)
     count = jnp.broadcast_to(count, shape)
+    draw = _gamma_above_one(key, count)
+
+    def boost(draw):
+        return jnp.where(count < 1, draw * _uniform(key_boost, count) ** (1 / count), draw)
+
+    return _control.apply_if(jnp.any(count < 1), boost, draw)
+
+
+def log_gamma(key: chex.PRNGKey, count: jax.Array) -> jax.Array:
+    """Logarithms of exact Gamma(count) variates, of which small counts do not underflow."""
+    key_boost, key = jax.random.split(key)
+    draw = jnp.log(_gamma_above_one(key, count))
+    return jnp.where(count < 1, draw + jnp.log(_uniform(key_boost, count)) / count, draw)
+
+
+def _uniform(key, count):
+    """In (0, 1], which is never 0."""
+    return 1 - jax.random.uniform(key, count.shape, count.dtype)
+
+
+def _gamma_above_one(key, count):
+    """Gamma(count) variates; of counts below 1, Gamma(count + 1)."""
+    shape = count.shape
     centre = jnp.where(count < 1, count + 1, count) - 1 / 3
     scale = 1 / jnp.sqrt(9 * centre)
 
@@ -45,13 +68,7 @@ def gamma(key: chex.PRNGKey, count: jax.Array, shape: tuple[int, ...]) -> jax.Ar
 
     is_hopeless = ~((count > 0) & jnp.isfinite(count))  # would be drawn for ever
     carry = (key, jnp.where(is_hopeless, jnp.nan, 0.0).astype(count.dtype), is_hopeless)
-    draw = jax.lax.while_loop(lambda carry: ~jnp.all(carry[2]), propose, carry)[1]
-
-    def boost(draw):
-        uniform = 1 - jax.random.uniform(key_boost, shape, count.dtype)  # never 0
-        return jnp.where(count < 1, draw * uniform ** (1 / count), draw)
-
-    return _control.apply_if(jnp.any(count < 1), boost, draw)
+    return jax.lax.while_loop(lambda carry: ~jnp.all(carry[2]), propose, carry)[1]
 
 
 def log_gamma_by_table(

@@ -16,15 +16,11 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax import _control
+from qusac_jax import _bicgstab, _control, _sparse_linear, sparse
 
 _CACHED_BYTES = 2**22  # of matrices; with more, solving in turn is faster (BUILD_NOTES.md)
 # Expected steps are at least 1, the first; a solution with clearly less is a singular system's.
 _LEAST_STEPS = 0.9
-# A solution by BiCGStab is accepted if its residual is at most this many times the tolerance, plus
-# this many machine epsilons of x.
-_RESIDUAL_SLACK = 2
-_ROUNDING_ERRORS = 10
 
 
 class Solution(NamedTuple):
@@ -35,20 +31,22 @@ class Solution(NamedTuple):
     condition: jax.Array  # [] expected discounted steps from the worst state; inf if singular
 
 
-def solve(flow: jax.Array, rhs: jax.Array, discount: chex.Numeric) -> Solution:
-    """Solves (I - discount * flow) x = rhs with one LU factorization.
+def solve(flow: jax.Array | sparse.Flow, rhs: jax.Array, discount: chex.Numeric) -> Solution:
+    """Solves (I - discount * flow) x = rhs, with one LU factorization or iteratively if sparse.
 
     Works under `jit`, `vmap` and `grad`. A relative error of x of about machine epsilon times
     `condition` is to be expected; a singular system has the `condition` infinity.
 
     Args:
-        flow: `[S, S]` probabilities of the next state; rows sum to at most 1.
+        flow: `[S, S]` probabilities of the next state, or their sparse form; rows sum to at most 1.
         rhs: `[S, J]`.
         discount: in [0, 1].
 
     Returns:
-        A `Solution`.
+        A `Solution`; the `condition` of a sparse system that was not solved is infinity too.
     """
+    if isinstance(flow, sparse.Flow):
+        return Solution(*_sparse_linear.solve(flow, rhs, discount))
     system = jnp.eye(len(flow), dtype=flow.dtype) - discount * flow
     rhs = jnp.concatenate([rhs, jnp.ones_like(rhs[:, :1])], axis=1)
     x = solve_system(system, rhs)
@@ -134,11 +132,11 @@ class IterativeSolution(NamedTuple):
 
     x: jax.Array  # [N, S]
     iterations: jax.Array  # [] of BiCGStab for the slowest system, two products each
-    fell_back: jax.Array  # [] whether LU was needed
+    fell_back: jax.Array  # [] whether LU was needed; sparse: whether a system is not solved
 
 
 def solve_warm(
-    flow: jax.Array,
+    flow: jax.Array | sparse.Flow,
     rhs: jax.Array,
     discount: chex.Numeric,
     start: jax.Array,
@@ -158,7 +156,8 @@ def solve_warm(
     in every iteration, and one alone may stay there.
 
     Args:
-        flow: `[N, S, S]` probabilities of the next state; rows sum to at most 1.
+        flow: `[N, S, S]` probabilities of the next state; rows sum to at most 1. If sparse, arrays
+            `[M, S]` that all systems share, or `[N, M, S]`.
         rhs: `[N, S]`.
         discount: in [0, 1].
         start: `[N, S]` initial guess.
@@ -171,6 +170,8 @@ def solve_warm(
 
     Source: van der Vorst (1992), "Bi-CGSTAB".
     """
+    if isinstance(flow, sparse.Flow):
+        return IterativeSolution(*_sparse_linear.solve_warm(flow, rhs, discount, start))
     together = functools.partial(
         _solve_together, discount=discount, tolerance=tolerance, max_iterations=max_iterations
     )
@@ -191,80 +192,13 @@ def _solve_together(flow, rhs, start, *, discount, tolerance, max_iterations):
     def apply(x):
         return x - discount * jnp.einsum("nst,nt->ns", flow, x, precision="highest")
 
-    scale = _norm(rhs)
-
-    def is_open(x, residual):  # also where a norm is NaN
-        rounding = _ROUNDING_ERRORS * jnp.finfo(rhs.dtype).eps * _norm(x)
-        return ~jnp.all(_norm(residual) <= _RESIDUAL_SLACK * tolerance * scale + rounding)
-
-    def proceed(carry):
-        count, x, residual = carry
-        return (count < max_iterations) & is_open(x, residual)
-
-    def restart(carry):
-        count, x, residual = carry
-        correction, taken = _bicgstab(apply, residual, tolerance * scale, max_iterations - count)
-        # A round that takes no step would be repeated for ever
-        count = jnp.where(taken > 0, count + taken, max_iterations)
-        return count, x + correction, rhs - apply(x + correction)
-
-    carry = (jnp.zeros((), jnp.int32), start, rhs - apply(start))
-    iterations, x, residual = jax.lax.while_loop(proceed, restart, carry)
+    x, residual, iterations = _bicgstab.solve(
+        apply, rhs, start, tolerance=tolerance, max_iterations=max_iterations
+    )
 
     def factorize(_):
         return jax.vmap(solve, in_axes=(0, 0, None))(flow, rhs[..., None], discount).x[..., 0]
 
-    fell_back = is_open(x, residual)
+    fell_back = _bicgstab.is_open(x, residual, _bicgstab.norm(rhs), tolerance)
     x = _control.apply_if(fell_back, factorize, x)
     return IterativeSolution(x, iterations, fell_back)
-
-
-def _norm(x):
-    return jnp.linalg.norm(x, axis=-1)
-
-
-def _bicgstab(apply, residual, target, max_iterations):
-    """Textbook BiCGStab on N systems at once; a system that has converged stands still.
-
-    Returns the change of x that takes the norms of the residuals `[N, S]` below `target` `[N]`, and
-    the number of iterations.
-    """
-    tiny = jnp.finfo(residual.dtype).tiny
-
-    def divide(a, b):
-        return jnp.where(jnp.abs(b) > tiny, a / jnp.where(b == 0, 1, b), 0.0)[:, None]
-
-    def dot(a, b):
-        return jnp.sum(a * b, -1)
-
-    def is_active(residual):
-        return _norm(residual) > target
-
-    def proceed(carry):
-        return (carry[0] < max_iterations) & jnp.any(is_active(carry[2]))
-
-    def step(carry):
-        count, x, residual, direction, shadow_product = carry
-        active = is_active(residual)[:, None]
-        image = apply(direction)
-        alpha = divide(shadow_product, dot(shadow, image))
-        half = residual - alpha * image
-        half_image = apply(half)
-        omega = divide(dot(half_image, half), dot(half_image, half_image))
-        new_residual = half - omega * half_image
-        new_product = dot(shadow, new_residual)
-        beta = divide(new_product, shadow_product) * divide(alpha[:, 0], omega[:, 0])
-        new_direction = new_residual + beta * (direction - omega * image)
-        return (
-            count + 1,
-            jnp.where(active, x + alpha * direction + omega * half, x),
-            jnp.where(active, new_residual, residual),
-            jnp.where(active, new_direction, direction),
-            jnp.where(active[:, 0], new_product, shadow_product),
-        )
-
-    shadow = residual
-    zero = jnp.zeros((), jnp.int32)
-    carry = (zero, jnp.zeros_like(residual), residual, residual, dot(shadow, residual))
-    carry = jax.lax.while_loop(proceed, step, carry)
-    return carry[1], carry[0]

@@ -72,6 +72,11 @@ def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Num
         ValueError: for wrong shapes, and outside `jit` for bad values or an ill-conditioned system.
     """
     check_real(policy=policy, discount=discount)
+    if posterior.support is not None:
+        raise ValueError(
+            "posterior has a support, whose covariances solve_moments does not compute sparsely; "
+            "use solve_exact on samples of it"
+        )
     dtype = posterior.reward_mean.dtype
     policy = jnp.asarray(policy, dtype)
     check_scalars(discount=discount)

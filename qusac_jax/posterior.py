@@ -1,8 +1,9 @@
 """Dirichlet-normal belief over the transitions and rewards of a tabular MDP.
 
 Axes: S states, A actions, T observed transitions, N sampled MDPs, P points of a table of
-quantiles. Column S of the Dirichlet is the terminal state, so that MDPs drawn from the belief are
-`[S, A, S]` and missing mass is termination.
+quantiles, K possible successors of a pair. Column S of the Dirichlet is the terminal state, so that
+MDPs drawn from the belief are `[S, A, S]` and missing mass is termination. Where `init` is told the
+possible successors, everything is in the sparse form of `qusac_jax.sparse` instead.
 """
 
 import functools
@@ -14,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import _control, _memory, _variates
+from qusac_jax import _control, _memory, _variates, sparse
 from qusac_jax._checks import check_count, check_real, check_scalars, is_concrete
+from qusac_jax.sparse import Sparse
 
 NEARLY_NOISELESS = 1e6  # inverse variance of a reward that one observation makes known
 
@@ -36,6 +38,9 @@ class Posterior(NamedTuple):
     reward_precision: jax.Array  # [S, A] inverse variance of the expected reward, > 0
     prior: jax.Array  # [] or [S, A, S+1] concentration before any observation
     log_quantile: jax.Array | None  # [2, P] log quantiles of Gamma(prior); None for an array prior
+    # [S, A, K] possible successors in 0 .. S, -1 for none, as `concentration` and `prior` then are;
+    # None where all states are.
+    support: jax.Array | None = None
 
 
 class Transitions(NamedTuple):
@@ -50,7 +55,9 @@ class Transitions(NamedTuple):
 class Mdp(NamedTuple):
     """One MDP `[S, A, S]`, `[S, A]`, or N of them with a leading axis."""
 
-    transition: jax.Array  # [(N,) S, A, S] rows sum to at most 1, the rest terminates
+    # [(N,) S, A, S] rows sum to at most 1, the rest terminates; of a belief with a `support`, a
+    # `Sparse` whose `next_state` is the support.
+    transition: Any
     reward: jax.Array  # [(N,) S, A]
 
 
@@ -61,6 +68,7 @@ def init(
     concentration: float | np.ndarray | None = None,
     reward_mean: float = 0.0,
     reward_precision: float = 1.0,
+    support: np.ndarray | None = None,
     dtype: Any = jnp.float32,
 ) -> Posterior:
     """The belief before any observation (appendix C.1, "Model learning").
@@ -73,6 +81,11 @@ def init(
             exclude next states, for example those of other layers. Sampling is then slower.
         reward_mean: prior mean of every reward.
         reward_precision: prior inverse variance of every reward, > 0.
+        support: `[S, A, K]` possible successors of each pair, where they are known: integers in
+            0 .. S, S for the terminal state, -1 to pad shorter rows. Memory is then proportional to
+            S * A * K. A successor that is listed twice counts once. `concentration` is a scalar for
+            each successor, 1 / sqrt(K) by default, or `[S, A, K]`, of which successors that are
+            listed twice have the sum; sampling is exact.
         dtype: float32 or float64 (with x64 enabled).
 
     Returns:
@@ -89,10 +102,14 @@ def init(
     _check_number("reward_precision", reward_precision, dtype)
     if is_concrete(reward_precision) and not float(reward_precision) >= jnp.finfo(dtype).tiny:
         raise ValueError(f"reward_precision must be positive in {dtype}, got {reward_precision}")
-    shape = (num_states, num_actions, num_states + 1)
-    _check_memory(math.prod(shape) * dtype.itemsize, "the belief", "lower num_states")
     if concentration is not None:
         check_real(concentration=concentration)
+    if support is not None:
+        return _init_sparse(
+            num_states, num_actions, support, concentration, reward_mean, reward_precision, dtype
+        )
+    shape = (num_states, num_actions, num_states + 1)
+    _check_memory(math.prod(shape) * dtype.itemsize, "the belief", "lower num_states")
     prior = np.asarray(1 / math.sqrt(num_states) if concentration is None else concentration)
     _check_prior(prior, shape, dtype)
     return Posterior(
@@ -130,6 +147,55 @@ def _check_memory(needed: int, what: str, remedy: str) -> None:
         _memory.check(needed, what, remedy)
 
 
+def _init_sparse(
+    num_states, num_actions, support, concentration, reward_mean, reward_precision, dtype
+) -> Posterior:
+    support = _check_support(support, num_states, num_actions)
+    given = 1 / math.sqrt(support.shape[-1]) if concentration is None else concentration
+    given = np.asarray(given, float)
+    if given.ndim and given.shape != support.shape:
+        raise ValueError(
+            f"concentration must be a scalar or have the shape of support {support.shape}, got "
+            f"{given.shape}"
+        )
+    listed, prior = sparse.distinct(support, np.broadcast_to(given, support.shape))
+    if given.ndim == 0:
+        prior = np.where(listed >= 0, given, 0.0)
+    _check_prior(prior, prior.shape, dtype)
+    shape = (num_states, num_actions)
+    return Posterior(
+        concentration=jnp.asarray(prior, dtype),
+        reward_mean=jnp.full(shape, reward_mean, dtype),
+        reward_precision=jnp.full(shape, reward_precision, dtype),
+        prior=jnp.asarray(prior, dtype),
+        log_quantile=None,
+        support=jnp.asarray(listed, jnp.int32),
+    )
+
+
+def _check_support(support, num_states: int, num_actions: int) -> np.ndarray:
+    support = np.asarray(support)
+    shape = (num_states, num_actions)
+    if support.ndim != 3 or support.shape[:2] != shape or not support.size:
+        raise ValueError(
+            f"support must have shape [S, A, K] with [S, A] = {shape}, got {support.shape}"
+        )
+    if not np.issubdtype(support.dtype, np.integer):
+        raise ValueError(f"support must be integers, got {support.dtype}")
+    if support.min() < -1 or support.max() > num_states:
+        raise ValueError(
+            f"support must be in -1 .. {num_states} (-1 for no successor, S for the terminal "
+            f"state), got values from {support.min()} to {support.max()}"
+        )
+    if not np.all(support.max(-1) >= 0):
+        state, action = np.argwhere(support.max(-1) < 0)[0]
+        raise ValueError(
+            f"support must list a successor of every pair, got none for state {state} and action "
+            f"{action}; {num_states} is the terminal state"
+        )
+    return support
+
+
 def _check_prior(prior: np.ndarray, shape: tuple[int, int, int], dtype: np.dtype) -> None:
     largest = float(jnp.finfo(dtype).max) / shape[-1]  # a row is summed
     if prior.ndim == 0:
@@ -163,7 +229,7 @@ def update(
     Args:
         posterior: the belief so far.
         transitions: `[T]` each. Under `jit`, entries with an index outside its range (negative ones
-            too) are not counted.
+            too), or a next state outside the belief's `support`, are not counted.
         weight: scalar or `[T]`, >= 0: how many times each transition is counted. 0 ignores it,
             whatever its reward.
         noise_precision: inverse variance of an observed reward around the expected one, >= 0 and
@@ -183,6 +249,8 @@ def update(
     if not is_concrete(*transitions, weight, noise_precision):
         return _update(posterior, transitions, weight, noise_precision)
     check_transitions(transitions, *posterior.reward_mean.shape, weight=weight)
+    if posterior.support is not None and is_concrete(posterior.support):
+        _check_supported(transitions, np.asarray(weight), posterior.support)
     if not 0 <= float(noise_precision) < np.inf:
         raise ValueError(
             f"noise_precision must be finite and not negative, got {noise_precision}; "
@@ -226,6 +294,19 @@ def _is_finite(posterior: Posterior) -> jax.Array:
     return jnp.all(jnp.isfinite(jnp.stack(parts)))
 
 
+def _check_supported(transitions: Transitions, weight: np.ndarray, support: jax.Array) -> None:
+    state, action, _, next_state = (np.asarray(x) for x in transitions)
+    counted = np.flatnonzero(np.broadcast_to(weight > 0, state.shape))
+    successors = np.asarray(support[state[counted], action[counted]])
+    known = (successors == next_state[counted][:, None]).any(-1)
+    if not known.all():
+        i = counted[np.argmin(known)]
+        raise ValueError(
+            f"transitions.next_state must be in the belief's support, got state {next_state[i]} "
+            f"after state {state[i]} and action {action[i]}; start from a wider support"
+        )
+
+
 @jax.jit
 def _update(posterior, transitions, weight, noise_precision) -> Posterior:
     state, action, reward, next_state = transitions
@@ -238,6 +319,11 @@ def _update(posterior, transitions, weight, noise_precision) -> Posterior:
     # Indices count from the end where they are negative, and are clipped where they are read.
     valid = (state >= 0) & (state < num_states) & (action >= 0) & (action < num_actions)
     valid &= (next_state >= 0) & (next_state <= num_states)
+    column = next_state
+    if posterior.support is not None:
+        is_same = posterior.support[state, action] == next_state[:, None]
+        column = jnp.argmax(is_same, -1)
+        valid &= jnp.any(is_same, -1)
     weight = jnp.broadcast_to(jnp.asarray(weight, posterior.reward_mean.dtype), state.shape)
     weight = jnp.where(valid, weight, 0.0)
     noise_precision = jnp.asarray(noise_precision, weight.dtype)
@@ -248,7 +334,7 @@ def _update(posterior, transitions, weight, noise_precision) -> Posterior:
     surprise = noise_precision * jnp.zeros_like(posterior.reward_mean).at[pair].add(surprise)
     precision = posterior.reward_precision + gained
     return posterior._replace(
-        concentration=posterior.concentration.at[state, action, next_state].add(weight),
+        concentration=posterior.concentration.at[state, action, column].add(weight),
         reward_mean=posterior.reward_mean + surprise / precision,
         reward_precision=precision,
     )
@@ -301,6 +387,9 @@ def mean(posterior: Posterior) -> Mdp:
     Its rows miss the mass of the terminal state.
     """
     total = posterior.concentration.sum(-1, keepdims=True)
+    if posterior.support is not None:
+        transition = Sparse(posterior.support, posterior.concentration / total)
+        return Mdp(transition, posterior.reward_mean)
     return Mdp(posterior.concentration[..., :-1] / total, posterior.reward_mean)
 
 
@@ -318,7 +407,8 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
         n: number of MDPs, N.
 
     Returns:
-        An `Mdp` with transitions `[N, S, A, S]` and rewards `[N, S, A]`.
+        An `Mdp` with transitions `[N, S, A, S]`, or a `Sparse` with one `next_state` for all
+        members, and rewards `[N, S, A]`.
 
     Raises:
         ValueError: if n is below 1 or too large for the memory, and outside `jit` if a
@@ -343,7 +433,7 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
 
 def sample_bytes(posterior: Posterior, n: int) -> int:
     """Bytes that `sample` takes for n MDPs, about: its result and XLA's work space on CPU."""
-    size = math.prod(posterior.reward_mean.shape) * len(posterior.reward_mean)
+    size = math.prod(posterior.concentration.shape)
     arrays = EXACT_ARRAYS if posterior.log_quantile is None else TABLE_ARRAYS
     return arrays * n * size * posterior.concentration.dtype.itemsize
 
@@ -355,6 +445,8 @@ def _sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
         key_reward, (n, *posterior.reward_mean.shape), posterior.reward_mean.dtype
     )
     reward = posterior.reward_mean + noise / jnp.sqrt(posterior.reward_precision)
+    if posterior.support is not None:
+        return Mdp(_sample_support(posterior, key_transition, n), reward)
     draw = _sample_exact if posterior.log_quantile is None else _sample_by_table
     return Mdp(draw(posterior, key_transition, n), reward)
 
@@ -366,6 +458,19 @@ def _sample_exact(posterior: Posterior, key: chex.PRNGKey, n: int) -> jax.Array:
     shape = (n, *concentration.shape)
     draws = jax.random.loggamma(key, jnp.where(possible, concentration, 1.0), shape)
     return jax.nn.softmax(jnp.where(possible, draws, -jnp.inf))[..., :-1]
+
+
+def _sample_support(posterior: Posterior, key: chex.PRNGKey, n: int) -> Sparse:
+    """Transitions of N members, drawn in turn so that memory is that of one and the result."""
+    assert posterior.support is not None  # chosen by the caller
+    concentration = posterior.concentration
+    possible = concentration > 0
+
+    def one(key):
+        draws = _variates.log_gamma(key, jnp.where(possible, concentration, 1.0))
+        return jax.nn.softmax(jnp.where(possible, draws, -jnp.inf))
+
+    return Sparse(posterior.support, jax.lax.map(one, jax.random.split(key, n)))
 
 
 def _sample_by_table(posterior: Posterior, key: chex.PRNGKey, n: int) -> jax.Array:

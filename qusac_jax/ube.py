@@ -1,5 +1,6 @@
 """Bellman and uncertainty Bellman equations (UBE) of an ensemble of tabular MDPs.
 
+A transition is an array, or a `Sparse` of K successors per state and action for large problems.
 Everything works under `jit`, `vmap` and `grad`, in float32 and float64: the dtype of `transition`
 goes out. Outside `jit`, bad values raise `ValueError`; inside, the results carry a `residual` and a
 `condition` for `check_result`. Missing probability mass is termination.
@@ -23,30 +24,34 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax import linear
+from qusac_jax import linear, sparse
 from qusac_jax._checks import (
     check_problem,
     check_real,
     check_result,
     check_scalars,
     check_shapes,
+    integers,
     is_concrete,
 )
 from qusac_jax._fields import check_choice
 from qusac_jax._next_values import (
-    average,
+    flow_of,
     local_uncertainty,
+    mean_of_members,
     moments_of_q,
     moments_of_v,
     next_mean,
     over_actions,
 )
 from qusac_jax.moments import Moments, solve_moments
+from qusac_jax.sparse import Sparse
 
 __all__ = [
     "FORMS",
     "Decomposition",
     "Moments",
+    "Sparse",
     "Values",
     "Variance",
     "check_problem",
@@ -60,6 +65,8 @@ __all__ = [
     "solve_upper_bound",
 ]
 
+Transition = chex.Array | Sparse
+
 FORMS = ("total", "gap", "difference")
 
 
@@ -69,7 +76,8 @@ class Values(NamedTuple):
     v: jax.Array  # [S]
     q: jax.Array  # [S, A]
     residual: jax.Array  # [] max |V - r_pi - discount * P_pi V|
-    condition: jax.Array  # [] expected discounted steps from the worst state; inf if singular
+    # Expected discounted steps from the worst state; inf if singular, or not solved (`Sparse`).
+    condition: jax.Array  # []
 
 
 class Variance(NamedTuple):
@@ -80,7 +88,7 @@ class Variance(NamedTuple):
     local_v: jax.Array  # [S] local uncertainty: no discount, no reward term, no clipping
     local_q: jax.Array  # [S, A]
     residual: jax.Array  # [] largest residual of all systems
-    condition: jax.Array  # [] largest expected discounted steps of all MDPs; inf if singular
+    condition: jax.Array  # [] largest of all MDPs, as in `Values`
 
 
 class Decomposition(NamedTuple):
@@ -97,7 +105,7 @@ class Decomposition(NamedTuple):
 
 
 def solve_bellman(
-    transition: chex.Array, reward: chex.Array, policy: chex.Array, discount: chex.Numeric
+    transition: Transition, reward: chex.Array, policy: chex.Array, discount: chex.Numeric
 ) -> Values:
     """Values of a policy in one MDP: V = r_pi + discount * P_pi V.
 
@@ -106,7 +114,8 @@ def solve_bellman(
     mean_value_function, if the MDPs are acyclic and their rows independent.
 
     Args:
-        transition: `[S, A, S]` probabilities of the next state; rows sum to at most 1.
+        transition: `[S, A, S]` probabilities of the next state, or a `Sparse`; rows sum to at most
+            1.
         reward: `[S, A]` expected rewards.
         policy: `[S, A]` action probabilities; rows sum to 1.
         discount: in [0, 1]; 1 needs a policy that always terminates.
@@ -121,13 +130,13 @@ def solve_bellman(
 
 
 def solve_exact(
-    transition: chex.Array,
+    transition: Transition,
     reward: chex.Array,
     policy: chex.Array,
     discount: chex.Numeric,
     *,
     min_local: chex.Numeric | None = 0.0,
-    mean_transition: chex.Array | None = None,
+    mean_transition: Transition | None = None,
     mean_reward: chex.Array | None = None,
     form: str = "difference",
 ) -> Variance:
@@ -149,13 +158,13 @@ def solve_exact(
     a network can learn its solution from single transitions, as QU-SAC's U-net does.
 
     Args:
-        transition: `[N, S, A, S]` members' probabilities of the next state.
+        transition: `[N, S, A, S]` members' probabilities of the next state, or a `Sparse`.
         reward: `[N, S, A]` members' rewards; the same in each if rewards are known.
         policy: `[S, A]` action probabilities; rows sum to 1.
         discount: in [0, 1]; 1 needs a policy that always terminates.
         min_local: u_min, lower bound of what is propagated; None for no bound, as in the theory
             (then U may be negative where its assumptions do not hold).
-        mean_transition: `[S, A, S]` posterior mean; by default the ensemble's.
+        mean_transition: `[S, A, S]` or `Sparse` posterior mean; by default the ensemble's.
         mean_reward: `[S, A]` posterior mean; by default the ensemble's.
         form: algebraic form of u, equal under the theory's assumptions: "total" (eq. (7),
             bellman_exact_reward), "gap" (w minus the mean difference of aleatoric variances,
@@ -180,12 +189,12 @@ def solve_exact(
 
 
 def solve_pombu(
-    transition: chex.Array,
+    transition: Transition,
     reward: chex.Array,
     policy: chex.Array,
     discount: chex.Numeric,
     *,
-    mean_transition: chex.Array | None = None,
+    mean_transition: Transition | None = None,
     mean_reward: chex.Array | None = None,
 ) -> Variance:
     """Upper bound of the epistemic variance from the UBE of Zhou et al. (2020).
@@ -199,12 +208,12 @@ def solve_pombu(
 
 
 def solve_upper_bound(
-    transition: chex.Array,
+    transition: Transition,
     reward: chex.Array,
     policy: chex.Array,
     discount: chex.Numeric,
     *,
-    mean_transition: chex.Array | None = None,
+    mean_transition: Transition | None = None,
     mean_reward: chex.Array | None = None,
 ) -> Variance:
     """Looser bound from a UBE whose local uncertainty is the members' variance of Q.
@@ -218,7 +227,7 @@ def solve_upper_bound(
 
 
 def ensemble_variance(
-    transition: chex.Array, reward: chex.Array, policy: chex.Array, discount: chex.Numeric
+    transition: Transition, reward: chex.Array, policy: chex.Array, discount: chex.Numeric
 ) -> Variance:
     """Variance of the members' values (dividing by N); nothing is propagated.
 
@@ -229,7 +238,7 @@ def ensemble_variance(
 
 
 def decompose(
-    transition: chex.Array, reward: chex.Array, policy: chex.Array, discount: chex.Numeric
+    transition: Transition, reward: chex.Array, policy: chex.Array, discount: chex.Numeric
 ) -> Decomposition:
     """Splits the variance of the mean value of the next state into its two sources.
 
@@ -248,19 +257,18 @@ def _checked(
     check_real(transition=transition, reward=reward, policy=policy, discount=discount)
     given = zip(("mean_transition", "mean_reward"), means, strict=False)
     check_real(**{name: array for name, array in given if array is not None})
-    transition = jnp.asarray(transition)
+    transition = _as_floating(transition, reward)
     dtype = transition.dtype
-    if not jnp.issubdtype(dtype, jnp.floating):  # whole numbers say nothing about precision
-        dtype = jnp.asarray(reward).dtype
-    transition = transition.astype(jnp.promote_types(dtype, jnp.float32))
+    means = tuple(_as_floating(x, reward, dtype) if isinstance(x, Sparse) else x for x in means)
     arrays = (reward, policy, *means)
     reward, policy, *means = (
-        array if array is None else jnp.asarray(array, transition.dtype) for array in arrays
+        array if array is None or isinstance(array, Sparse) else jnp.asarray(array, dtype)
+        for array in arrays
     )
     check_shapes(transition, reward, policy, *means, num_batch_axes=num_batch_axes)
     check_scalars(discount=discount, **options)
     # In the dtype of the arrays, or a float64 scalar would turn float32 results into float64.
-    as_dtype = lambda x: None if x is None else jnp.asarray(x, transition.dtype)
+    as_dtype = lambda x: None if x is None else jnp.asarray(x, dtype)
     solve = lambda: solver(
         transition,
         reward,
@@ -269,7 +277,8 @@ def _checked(
         *means,
         **{name: as_dtype(value) for name, value in options.items()},
     )
-    if not is_concrete(transition, reward, policy, discount, *means, *options.values()):
+    given = (transition, reward, policy, discount, *means, *options.values())
+    if not is_concrete(*jax.tree.leaves(given)):
         return solve()
     check_problem(transition, reward, policy, discount, *means)
     result = solve()
@@ -278,24 +287,41 @@ def _checked(
     return result
 
 
+def _as_floating(transition, reward, dtype=None) -> Any:
+    """The arrays of a dense or sparse transition, probabilities in at least single precision."""
+    is_sparse = isinstance(transition, Sparse)
+    probability = jnp.asarray(transition.probability if is_sparse else transition)
+    if dtype is None:
+        dtype = probability.dtype
+        if not jnp.issubdtype(dtype, jnp.floating):  # whole numbers say nothing about precision
+            dtype = jnp.asarray(reward).dtype
+        dtype = jnp.promote_types(dtype, jnp.float32)
+    probability = probability.astype(dtype)
+    if not is_sparse:
+        return probability
+    return Sparse(integers("next_state", transition.next_state), probability)
+
+
 @jax.jit
 def _solve_bellman(transition, reward, policy, discount) -> Values:
     solution = linear.solve(
-        average("sat,sa->st", transition, policy), over_actions(policy, reward)[:, None], discount
+        flow_of(transition, policy), over_actions(policy, reward)[:, None], discount
     )
     v = solution.x[:, 0]
     q = reward + discount * next_mean(transition, v)
     return Values(v, q, solution.residual, solution.condition)
 
 
-_solve_members = jax.vmap(_solve_bellman, in_axes=(0, 0, None, None))
+def _solve_members(transition, reward, policy, discount) -> Values:
+    one = lambda transition, reward: _solve_bellman(transition, reward, policy, discount)
+    return sparse.over_members(one, transition, reward)
 
 
 @functools.partial(jax.jit, static_argnames="form")
 def _solve_ube(
     transition, reward, policy, discount, mean_transition, mean_reward, min_local=None, *, form
 ) -> Variance:
-    mean_transition = transition.mean(0) if mean_transition is None else mean_transition
+    mean_transition = mean_of_members(transition) if mean_transition is None else mean_transition
     mean_reward = reward.mean(0) if mean_reward is None else mean_reward
     members = _solve_members(transition, reward, policy, discount)
     mean = _solve_bellman(mean_transition, mean_reward, policy, discount)
@@ -317,7 +343,7 @@ def _propagate(transition, policy, discount, reward_v, reward_q):
 
     They share one matrix, hence one factorization.
     """
-    flow = average("sat,sa->st", transition, policy)
+    flow = flow_of(transition, policy)
     rhs = jnp.stack([reward_v, over_actions(policy, reward_q)], -1)
     solution = linear.solve(flow, rhs, discount**2)
     v, next_u = solution.x.T
@@ -333,14 +359,13 @@ def _ensemble_variance(transition, reward, policy, discount) -> Variance:
 
 @jax.jit
 def _decompose(transition, reward, policy, discount) -> Decomposition:
-    mean_transition = transition.mean(0)
+    mean_transition = mean_of_members(transition)
     mean = _solve_bellman(mean_transition, reward.mean(0), policy, discount)
 
     def parts(next_moments, value):
         _, total = next_moments(mean_transition, policy, value)
-        means, variances = jax.vmap(next_moments, in_axes=(0, None, None))(
-            transition, policy, value
-        )
+        moments_of = lambda member: next_moments(member, policy, value)
+        means, variances = sparse.over_members(moments_of, transition)
         return total, means.var(0), variances.mean(0)
 
     return Decomposition(

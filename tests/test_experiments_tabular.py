@@ -293,7 +293,7 @@ def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, conte
             "figure, which compares --methods at --lengths, does not read --length",
         ),
         (["--figure", "--method=psrl"], "at --lengths, does not read --method; leave"),
-        (["--figure", "--env=seven_room", "--lengths=3"], "one size, does not read --lengths"),
+        (["--figure", "--env=seven_room", "--lengths=3"], "has no length, does not read --lengths"),
         (["--inspect", "--num_seeds=3"], "one seed, does not read --num_seeds"),
         (
             ["--published=missing.csv"],

@@ -9,7 +9,7 @@ import pytest
 
 from experiments import cost, online, tabular, tabular_cost
 from qusac_jax import _memory, posterior, qusac
-from qusac_jax.tabular import agent, experiment
+from qusac_jax.tabular import agent, environments, experiment
 
 CPU = jax.devices("cpu")[:1]
 
@@ -93,14 +93,15 @@ def test_predicted_bytes_of_a_sample_are_those_that_xla_takes(is_array):
 @pytest.mark.parametrize("method", ["exact_ube", "moments", "psrl"])
 def test_predicted_bytes_of_planning_are_near_those_that_xla_takes(method):
     config = experiment.Config(agent=agent.Config(method=method), seed_axis="map")
-    num_states = 100
+    environment = environments.deep_sea(10)
+    num_states = environment.num_states
     belief = posterior.init(num_states, 2)
     policy = np.zeros(num_states, np.int32)
     start = agent.init_warm_start(num_states, config.agent)
     key = jax.random.key(0)
     lowered = agent.optimize.lower(belief, policy, start, key, config=config.agent)
     taken = lowered.compile().memory_analysis().temp_size_in_bytes
-    predicted = tabular_cost.memory(num_states, 2, config, 1).planning
+    predicted = tabular_cost.memory(environment, config, 1).planning
     assert taken / 3 < predicted < 6 * taken
 
 

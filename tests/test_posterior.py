@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qusac_jax import _variates, posterior
+from qusac_jax import _variates, posterior, sparse
 
 
 def visits(rng, num_transitions=7, num_states=5, num_actions=2):
@@ -337,3 +337,78 @@ def test_transitions_of_different_lengths_are_refused():
         posterior.update(posterior.init(5, 2), data)
     with pytest.raises(ValueError, match="one length T"):
         jax.jit(posterior.update)(posterior.init(5, 2), data)
+
+
+# Known successors.
+
+SUPPORT = np.array([[[0, 2, -1], [2, 1, 0]], [[1, 1, 2], [2, -1, -1]]])  # S = 2: 2 is terminal
+
+
+def test_support_counts_a_successor_once_and_pads():
+    belief = posterior.init(2, 2, support=SUPPORT, concentration=0.5)
+    mean = posterior.mean(belief)
+    dense = sparse.to_dense(mean.transition)
+    third = 1 / 3
+    np.testing.assert_allclose(dense, [[[0.5, 0], [third, third]], [[0, 0.5], [0, 0]]], rtol=1e-6)
+    np.testing.assert_allclose(
+        posterior.init(2, 2, support=SUPPORT).concentration.max(), 1 / np.sqrt(3)
+    )
+    each = np.where(SUPPORT >= 0, [1.0, 2.0, 4.0], 0.0)  # of 1, listed twice: 1 + 2
+    given = posterior.init(2, 2, support=SUPPORT, concentration=each)
+    np.testing.assert_allclose(sparse.to_dense(posterior.mean(given).transition)[1, 0, 1], 3 / 7)
+
+
+def test_support_equals_a_dense_prior_with_zeros():
+    rng = np.random.default_rng(0)
+    prior = np.zeros((2, 2, 3))
+    for s, a, k in np.ndindex(SUPPORT.shape):
+        if SUPPORT[s, a, k] >= 0:
+            prior[s, a, SUPPORT[s, a, k]] = 0.7
+    dense = posterior.init(2, 2, concentration=prior)
+    belief = posterior.init(2, 2, concentration=0.7, support=SUPPORT)
+    state, action = rng.integers(2, size=(2, 9))
+    next_state = np.array([prior[s, a].argmax() for s, a in zip(state, action, strict=True)])
+    data = posterior.Transitions(state, action, rng.normal(size=9), next_state)
+    dense, belief = (posterior.update(b, data, weight=2.0) for b in (dense, belief))
+    for ours, theirs in zip(posterior.mean(belief), posterior.mean(dense), strict=True):
+        ours = sparse.to_dense(ours) if isinstance(ours, sparse.Sparse) else ours
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_support_is_sampled_from_its_dirichlet():
+    support = np.array([[[0, 1, 2, -1]], [[2, -1, -1, -1]]])
+    belief = posterior.init(2, 1, support=support, concentration=0.3)
+    draws = posterior.sample(belief, jax.random.key(0), 4000).transition
+    assert draws.next_state.shape == support.shape
+    assert draws.probability.dtype == np.float32
+    np.testing.assert_allclose(draws.probability.sum(-1), 1.0, rtol=1e-5)
+    np.testing.assert_array_equal(np.where(draws.next_state < 0, draws.probability, 0.0), 0.0)
+    rows = sparse.to_dense(draws)[:, 0, 0]
+    marginal = scipy.stats.beta(0.3, 0.6)  # of each of three successors
+    for column in rows.T:
+        assert scipy.stats.kstest(column, marginal.cdf).pvalue > 1e-3
+    np.testing.assert_array_equal(sparse.to_dense(draws)[:, 1, 0], 0.0)  # always ends
+
+
+def test_transitions_outside_the_support():
+    belief = posterior.init(2, 2, support=SUPPORT)
+    data = posterior.Transitions(*(np.array([x]) for x in (0, 0, 1.0, 1)))
+    with pytest.raises(ValueError, match="support, got state 1 after state 0 and action 0"):
+        posterior.update(belief, data)
+    ignored = jax.jit(posterior.update)(belief, data)
+    for ours, theirs in zip(jax.tree.leaves(ignored), jax.tree.leaves(belief), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("support", "message"),
+    [
+        (np.zeros((2, 1, 3), int), "must have shape"),
+        (np.zeros((2, 2, 3)), "must be integers"),
+        (np.full((2, 2, 1), 3), "must be in -1 .. 2"),
+        (np.full((2, 2, 1), -1), "got none for state 0 and action 0"),
+    ],
+)
+def test_mistakes_in_a_support_are_named(support, message):
+    with pytest.raises(ValueError, match=message):
+        posterior.init(2, 2, support=support)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import linear, moments, posterior
+from qusac_jax import linear, moments, posterior, sparse
 from qusac_jax._checks import check_count
 from qusac_jax._fields import check_choice
 from qusac_jax._next_values import next_mean
@@ -44,7 +44,7 @@ class Config:
     num_members: int = 5  # N
     min_local: float = 0.0  # u_min, least uncertainty reward; -0.05 for DeepSea
     max_steps: int = 40  # of policy iteration
-    solver: str = "warm"  # warm-started BiCGStab with LU as its fallback, or always lu
+    solver: str = "warm"  # warm-started BiCGStab with LU as its fallback, or lu; sparse: warm
 
     def __post_init__(self):
         """Raises `ValueError` naming the field, its value and what is allowed."""
@@ -76,7 +76,9 @@ class Evaluation(NamedTuple):
     mean_q: jax.Array  # [S, A] Q of the mean MDP
     variance: jax.Array  # [S, A] estimate of the epistemic variance of Q; 0 for psrl
     uncertainty_reward: jax.Array  # [S, A] propagated: reward variance + discount^2 u, clipped
-    condition: jax.Array  # [] of `moments`: infinity where its variance diverges; else 0
+    # [] infinity where the variance of `moments` diverges, or a sparse system was not solved; else
+    # 0, or the condition of `moments`.
+    condition: jax.Array
 
 
 class Plan(NamedTuple):
@@ -167,7 +169,8 @@ def evaluate(
 def _sample_models(belief, key, config):
     """The MDP that Q comes from, and the ensemble or None (Algorithm 1 line 2)."""
     if config.method == "psrl":
-        return jax.tree.map(lambda x: x[0], posterior.sample(belief, key, 1)), None
+        transition, reward = posterior.sample(belief, key, 1)
+        return posterior.Mdp(sparse.member(transition, 0), reward[0]), None
     if config.method in _SAMPLING:
         return posterior.mean(belief), posterior.sample(belief, key, config.num_members)
     return posterior.mean(belief), None
@@ -182,8 +185,17 @@ def _greedy(evaluation, preference, risk):
 def _evaluate(belief, mean, members, policy, warm_start, *, config):
     """Lines 3 and 4 of Algorithm 1 for a deterministic policy."""
     state = jnp.arange(len(policy))
-    solve = functools.partial(_solve, solver=config.solver)
-    mean_flow = mean.transition[None, state, policy]
+    is_sparse = isinstance(mean.transition, sparse.Sparse)
+    if is_sparse:
+        mean_flow = sparse.chosen(mean.transition, policy)
+    else:
+        mean_flow = mean.transition[None, state, policy]
+    solved = []
+
+    def solve(*system):
+        x, is_solved = _solve(*system, solver=config.solver)
+        solved.append(is_solved)
+        return x
 
     def solve_mean(rhs, discount, start):
         return solve(mean_flow, rhs[None], discount, start[None])[0]
@@ -200,7 +212,11 @@ def _evaluate(belief, mean, members, policy, warm_start, *, config):
         variance, condition = result.q, result.condition
     elif members is not None:
         if config.method in _WITH_MEMBER_VALUES:
-            flow, rhs = members.transition[:, state, policy], members.reward[:, state, policy]
+            if is_sparse:
+                flow = sparse.chosen_of_members(members.transition, policy)
+            else:
+                flow = members.transition[:, state, policy]
+            rhs = members.reward[:, state, policy]
             warm_start = warm_start._replace(
                 members=solve(flow, rhs, config.discount, warm_start.members)
             )
@@ -211,6 +227,8 @@ def _evaluate(belief, mean, members, policy, warm_start, *, config):
         next_u = solve_mean(reward, config.discount**2, warm_start.next_u)
         variance = uncertainty_reward + config.discount**2 * next_mean(mean.transition, next_u)
         warm_start = warm_start._replace(next_u=next_u)
+    if is_sparse:
+        condition = jnp.where(jnp.stack(solved).all(), condition, jnp.inf)
     return Evaluation(mean_q, variance, uncertainty_reward, condition), warm_start
 
 
@@ -224,8 +242,12 @@ def _uncertainty_reward(members, member_v, mean_v, config):
     if config.method == "exact_ube":
         columns = [mean_v, member_v, (member_v - mean_v) ** 2]
     columns = jnp.stack([jnp.broadcast_to(column, member_v.shape) for column in columns], -1)
-    # Vectors last: this layout is several times faster on CPU than vectors first.
-    products = jnp.einsum("nsat,ntk->nsak", members.transition, columns, precision="highest")
+    if isinstance(members.transition, sparse.Sparse):
+        each = jax.vmap(next_mean, (None, 1), 2)  # of the vectors
+        products = sparse.over_members(each, members.transition, columns)
+    else:
+        # Vectors last: this layout is several times faster on CPU than vectors first.
+        products = jnp.einsum("nsat,ntk->nsak", members.transition, columns, precision="highest")
     reward_variance = members.reward.var(0)
     if config.method in ("ensemble_var", "upper_bound"):
         variance = (members.reward + discount * products[..., 0]).var(0)
@@ -241,6 +263,11 @@ def _uncertainty_reward(members, member_v, mean_v, config):
 
 
 def _solve(flow, rhs, discount, start, *, solver):
+    """Solutions `[N, S]`, and whether they are; None where LU makes sure."""
+    if isinstance(flow, sparse.Flow):
+        solution = linear.solve_warm(flow, rhs, discount, start)
+        return solution.x, ~solution.fell_back
     if solver == "warm":
-        return linear.solve_warm(flow, rhs, discount, start).x
-    return jax.vmap(linear.solve, in_axes=(0, 0, None))(flow, rhs[..., None], discount).x[..., 0]
+        return linear.solve_warm(flow, rhs, discount, start).x, None
+    solve = jax.vmap(linear.solve, in_axes=(0, 0, None))
+    return solve(flow, rhs[..., None], discount).x[..., 0], None

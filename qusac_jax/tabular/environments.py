@@ -8,8 +8,10 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse
 
-from qusac_jax import _checks
+from qusac_jax import _checks, sparse
+from qusac_jax.sparse import Sparse
 
 # What the regret of an episode is: how much less its policy is expected to return than the best, or
 # 1 for each episode that was not solved.
@@ -29,7 +31,9 @@ class Environment:
     """A finite MDP with a start, an episode length and, for drawing, a grid."""
 
     name: str
-    transition: np.ndarray  # [S, A, S] rows sum to at most 1, the rest ends the episode
+    # [S, A, S] rows sum to at most 1, the rest ends the episode. Sparse: each successor once,
+    # padding first, and S where the episode may end; agents are told that nothing else is possible.
+    transition: np.ndarray | Sparse
     reward: np.ndarray  # [S, A]
     start: np.ndarray  # [S] distribution of the first state; sums to 1
     episode_length: int  # steps after which an episode is truncated
@@ -42,12 +46,12 @@ class Environment:
     @property
     def num_states(self) -> int:
         """S."""
-        return self.transition.shape[0]
+        return self.reward.shape[0]
 
     @property
     def num_actions(self) -> int:
         """A."""
-        return self.transition.shape[1]
+        return self.reward.shape[1]
 
 
 class ToyBelief(NamedTuple):
@@ -98,14 +102,120 @@ def from_arrays(
     transition, reward = np.asarray(transition, float), np.asarray(reward, float)
     if transition.ndim != 3 or transition.shape[0] != transition.shape[2] or not transition.size:
         raise ValueError(f"transition must have shape [S, A, S], got {transition.shape}")
-    num_states = len(transition)
-    if reward.shape != transition.shape[:2]:
-        raise ValueError(
-            f"reward must have shape [S, A] = {transition.shape[:2]} to go with transition, got "
-            f"{reward.shape}"
-        )
+    _check_reward(reward, transition.shape[:2])
     _checks.check_transition(transition)
+    return _make(
+        transition,
+        reward,
+        start,
+        episode_length=episode_length,
+        name=name,
+        optimal_return=optimal_return,
+        solved_return=solved_return,
+        reward_std=reward_std,
+        cells=cells,
+        regret=regret,
+    )
+
+
+def from_sparse(
+    next_state,
+    probability,
+    reward,
+    start,
+    *,
+    episode_length: int,
+    name: str = "custom",
+    optimal_return: float | None = None,
+    solved_return: float | None = None,
+    reward_std=None,
+    cells=None,
+    regret: str = "shortfall",
+) -> Environment:
+    """An environment of K successors per state and action, for large problems.
+
+    Agents are told which successors are possible. Other arguments are those of `from_arrays`.
+
+    Args:
+        next_state: `[S, A, K]` integers in -1 .. S; -1 pads shorter rows, S ends the episode.
+        probability: `[S, A, K]`; rows sum to at most 1, the rest ends the episode; those of a
+            successor that is listed twice add up.
+        reward: `[S, A]` expected rewards; finite.
+        start: state index, or `[S]` distribution of the first state.
+        episode_length: steps after which an episode is truncated, at least 1.
+        name: as for `from_arrays`, like all that follow.
+        optimal_return: best expected return per episode.
+        solved_return: return from which an episode counts as solved.
+        reward_std: `[S, A]` noise.
+        cells: `[S, 2]` places on a grid.
+        regret: one of `REGRETS`.
+
+    Returns:
+        An `Environment`.
+
+    Raises:
+        ValueError: naming the argument, its value and the remedy.
+    """
+    given = Sparse(np.asarray(next_state), np.asarray(probability, float))
+    reward = np.asarray(reward, float)
+    _checks.check_shapes(given, reward, np.empty(given.probability.shape[:-1]), num_batch_axes=0)
+    _checks.check_transition(given)
     _checks.check_finite("reward", reward)
+    return _make(
+        _with_ends(given),
+        reward,
+        start,
+        episode_length=episode_length,
+        name=name,
+        optimal_return=optimal_return,
+        solved_return=solved_return,
+        reward_std=reward_std,
+        cells=cells,
+        regret=regret,
+    )
+
+
+def with_support(environment: Environment) -> Environment:
+    """The environment in sparse form, so that agents are told which successors are possible."""
+    if isinstance(environment.transition, Sparse):
+        return environment
+    transition = _with_ends(sparse.from_dense(environment.transition))
+    name = f"{environment.name}_support"
+    return dataclasses.replace(environment, name=name, transition=transition)
+
+
+def _with_ends(transition: Sparse) -> Sparse:
+    """Each successor once, the terminal state where mass is missing, what is impossible first."""
+    next_state, probability = transition
+    missing = 1 - probability.sum(-1, keepdims=True)
+    ends = missing > _checks.ROW_TOLERANCE
+    if ends.any():
+        terminal = np.where(ends, len(next_state), -1)
+        next_state = np.concatenate([next_state, terminal], -1)
+        probability = np.concatenate([probability, np.where(ends, missing, 0.0)], -1)
+    next_state, probability = sparse.distinct(next_state, probability)
+    order = np.argsort(probability, axis=-1, kind="stable")
+    # Columns that are padding in all rows would cost memory and time.
+    order = order[..., np.take_along_axis(next_state, order, -1).max((0, 1)) >= 0]
+    return Sparse(
+        np.take_along_axis(next_state, order, -1).astype(np.int32),
+        np.take_along_axis(probability, order, -1),
+    )
+
+
+def _check_reward(reward: np.ndarray, shape: tuple[int, ...]) -> None:
+    if reward.shape != shape:
+        raise ValueError(
+            f"reward must have shape [S, A] = {shape} to go with transition, got {reward.shape}"
+        )
+    _checks.check_finite("reward", reward)
+
+
+def _make(
+    transition, reward, start, *, episode_length, optimal_return, reward_std, cells, regret, **rest
+) -> Environment:
+    """An environment of checked transitions and rewards, with the other checks."""
+    num_states, solved_return = len(reward), rest["solved_return"]
     if reward_std is not None:
         reward_std = np.asarray(reward_std, float)
         if reward_std.shape != reward.shape:
@@ -131,19 +241,18 @@ def from_arrays(
         raise ValueError(f"cells must have shape [S, 2] = ({num_states}, 2), got {np.shape(cells)}")
     if optimal_return is None:
         optimal_return = float(
-            _check_start(start, num_states) @ _best(transition, reward, episode_length)
+            _check_start(start, num_states) @ best_returns(transition, reward, episode_length)
         )
     return Environment(
-        name=name,
         transition=transition,
         reward=reward,
         start=_check_start(start, num_states),
         episode_length=episode_length,
         optimal_return=optimal_return,
-        solved_return=solved_return,
         reward_std=reward_std,
         cells=None if cells is None else np.asarray(cells),
         regret=regret,
+        **rest,
     )
 
 
@@ -163,11 +272,29 @@ def _check_start(start, num_states: int) -> np.ndarray:
     return start.astype(float)
 
 
-def _best(transition, reward, episode_length: int) -> np.ndarray:
-    """Best expected return `[S]` of so many steps, by backward induction."""
-    value = np.zeros(len(transition))
+def best_returns(transition, reward, episode_length: int) -> np.ndarray:
+    """Best expected return `[S]` of so many steps, by backward induction.
+
+    Args:
+        transition: `[S, A, S]`, or a `Sparse`.
+        reward: `[S, A]`.
+        episode_length: steps.
+    """
+    value = np.zeros(len(reward))
+    if not isinstance(transition, Sparse):
+        for _ in range(episode_length):
+            value = (reward + transition @ value).max(-1)
+        return value
+    # Rows are pairs; a last column of value 0 is the terminal state, and padding.
+    num_states, width = len(reward), transition.next_state.shape[-1]
+    columns = np.where(transition.next_state < 0, num_states, transition.next_state).ravel()
+    starts = np.arange(reward.size + 1) * width
+    matrix = scipy.sparse.csr_matrix(
+        (transition.probability.ravel(), columns, starts), shape=(reward.size, num_states + 1)
+    )
     for _ in range(episode_length):
-        value = (reward + transition @ value).max(-1)
+        next_value = (matrix @ np.append(value, 0.0)).reshape(reward.shape)
+        value = (reward + next_value).max(-1)
     return value
 
 

@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import posterior
+from qusac_jax import posterior, sparse
 from qusac_jax._checks import ROW_TOLERANCE, check_count
 from qusac_jax._fields import check_choice
+from qusac_jax.sparse import Sparse
 from qusac_jax.tabular import agent as agents
 from qusac_jax.tabular.environments import Environment
 
@@ -49,8 +50,8 @@ class Config:
 class DeviceEnvironment(NamedTuple):
     """The arrays of an environment on the device, with what drawing from them takes."""
 
-    cumulative: jax.Array  # [S, A, S] cumulative transition rows
-    transition: jax.Array  # [S, A, S]
+    cumulative: jax.Array  # [S, A, S], or [S, A, K] if sparse: cumulative transition rows
+    transition: jax.Array | Sparse  # [S, A, S]
     reward: jax.Array  # [S, A]
     reward_std: jax.Array  # [S, A]
     cumulative_start: jax.Array  # [S]
@@ -106,9 +107,13 @@ class Result(NamedTuple):
 
 def to_device(environment: Environment, dtype=jnp.float32) -> DeviceEnvironment:
     """Puts an environment's arrays on the device."""
+    transition = rows = environment.transition
+    if isinstance(transition, Sparse):
+        rows = transition.probability
+        transition = Sparse(jnp.asarray(transition.next_state), jnp.asarray(rows, dtype))
     return DeviceEnvironment(
-        cumulative=jnp.asarray(np.cumsum(environment.transition, -1), dtype),
-        transition=jnp.asarray(environment.transition, dtype),
+        cumulative=jnp.asarray(np.cumsum(rows, -1), dtype),
+        transition=transition if isinstance(transition, Sparse) else jnp.asarray(rows, dtype),
         reward=jnp.asarray(environment.reward, dtype),
         reward_std=jnp.asarray(
             0 * environment.reward if environment.reward_std is None else environment.reward_std,
@@ -123,8 +128,10 @@ def init(environment: Environment, key: chex.PRNGKey, *, config: Config) -> Stat
     """The state before the first episode: no data and a random deterministic policy."""
     num_states, num_actions = environment.num_states, environment.num_actions
     key_policy, key = jax.random.split(key)
+    transition = environment.transition
+    support = transition.next_state if isinstance(transition, Sparse) else None
     return State(
-        belief=posterior.init(num_states, num_actions),
+        belief=posterior.init(num_states, num_actions, support=support),
         policy=jax.random.randint(key_policy, (num_states,), 0, num_actions),
         warm_start=agents.init_warm_start(num_states, config.agent),
         visits=jnp.zeros((num_states, num_actions)),
@@ -156,6 +163,9 @@ def act(
         valid_state = jnp.minimum(state, num_states - 1)
         action = policy[valid_state]
         next_state = _draw(environment.cumulative[valid_state, action], uniform)
+        if isinstance(environment.transition, Sparse):
+            successors = environment.transition.next_state[valid_state, action]
+            next_state = jnp.append(successors, num_states)[next_state]
         reward = environment.reward[valid_state, action]
         observed = (valid_state, action, reward, next_state)
         next_state = jnp.where(is_running, next_state, num_states)
@@ -185,6 +195,8 @@ def expected_return(
     One product of matrices per step for all policies; one policy at a time, each needs its own
     copy of the transitions.
     """
+    if isinstance(environment.transition, Sparse):
+        return _sparse_expected_return(environment, policies, episode_length)
     choice = jnp.asarray(policies).T[:, None]
 
     def back(_, value):
@@ -193,6 +205,18 @@ def expected_return(
 
     zeros = jnp.zeros(choice[:, 0].shape, environment.reward.dtype)
     return environment.start @ jax.lax.fori_loop(0, episode_length, back, zeros)
+
+
+def _sparse_expected_return(environment, policies, episode_length):
+    state = jnp.arange(len(environment.start))
+
+    def one(policy):
+        flow = sparse.chosen(environment.transition, policy)
+        reward = environment.reward[state, policy]
+        back = lambda _, value: reward + sparse.propagate(flow, value)
+        return environment.start @ jax.lax.fori_loop(0, episode_length, back, 0 * reward)
+
+    return jax.lax.map(one, jnp.asarray(policies))
 
 
 def episode(

@@ -1,0 +1,139 @@
+"""BiCGStab on several systems at once, started again from true residuals.
+
+Axes: N systems, S unknowns of each.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+# A solution is accepted if its residual is at most this many times the tolerance, plus this many
+# machine epsilons of x.
+_RESIDUAL_SLACK = 2
+_ROUNDING_ERRORS = 10
+
+Apply = Callable[[jax.Array], jax.Array]
+
+
+def is_open(
+    x: jax.Array, residual: jax.Array, scale: jax.Array, tolerance: jax.typing.ArrayLike
+) -> jax.Array:
+    """`[]` whether a system is not solved, which a NaN in it never is.
+
+    Args:
+        x: `[N, S]`.
+        residual: `[N, S]` of x.
+        scale: `[N]` norms of the right-hand sides.
+        tolerance: largest allowed norm of a residual, relative to `scale`.
+    """
+    rounding = _ROUNDING_ERRORS * jnp.finfo(x.dtype).eps * norm(x)
+    return ~jnp.all(norm(residual) <= _RESIDUAL_SLACK * tolerance * scale + rounding)
+
+
+def solve(
+    apply: Apply,
+    rhs: jax.Array,
+    start: jax.Array,
+    *,
+    tolerance: float,
+    max_iterations: int,
+    precondition: Apply | None = None,
+    round_length: int | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Solves apply(x) = rhs from an initial guess.
+
+    The residual that BiCGStab carries along can part from the true one, so that one is computed at
+    the end, and where it is too large the iteration starts again from there.
+
+    Args:
+        apply: linear, `[N, S]` to `[N, S]`, each row by itself.
+        rhs: `[N, S]`.
+        start: `[N, S]`.
+        tolerance: largest allowed 2-norm of a residual, relative to that of its `rhs` (or what
+            rounding `x` causes, where that is larger).
+        max_iterations: in all rounds together.
+        precondition: an approximate inverse of `apply`.
+        round_length: iterations after which a round begins anew, which ends a breakdown.
+
+    Returns:
+        x `[N, S]`, its true residual `[N, S]`, and the number of iterations, two products each.
+
+    Source: van der Vorst (1992), "Bi-CGSTAB".
+    """
+    scale = norm(rhs)
+
+    def proceed(carry):
+        count, x, residual = carry
+        return (count < max_iterations) & is_open(x, residual, scale, tolerance)
+
+    def restart(carry):
+        count, x, residual = carry
+        left = max_iterations - count
+        if round_length is not None:
+            left = jnp.minimum(left, round_length)
+        correction, taken = _one_round(apply, residual, tolerance * scale, left, precondition)
+        # A round that takes no step would be repeated for ever
+        count = jnp.where(taken > 0, count + taken, max_iterations)
+        return count, x + correction, rhs - apply(x + correction)
+
+    carry = (jnp.zeros((), jnp.int32), start, rhs - apply(start))
+    iterations, x, residual = jax.lax.while_loop(proceed, restart, carry)
+    return x, residual, iterations
+
+
+def norm(x: jax.Array) -> jax.Array:
+    """`[N]` 2-norms of `[N, S]`."""
+    return jnp.linalg.norm(x, axis=-1)
+
+
+def _one_round(apply, residual, target, max_iterations, precondition):
+    """Textbook BiCGStab on N systems at once; a system that has converged stands still.
+
+    Returns the change of x that takes the norms of the residuals `[N, S]` below `target` `[N]`, and
+    the number of iterations.
+    """
+    tiny = jnp.finfo(residual.dtype).tiny
+
+    def divide(a, b):
+        return jnp.where(jnp.abs(b) > tiny, a / jnp.where(b == 0, 1, b), 0.0)[:, None]
+
+    def dot(a, b):
+        return jnp.sum(a * b, -1)
+
+    def is_active(residual):
+        return norm(residual) > target
+
+    def proceed(carry):
+        return (carry[0] < max_iterations) & jnp.any(is_active(carry[2]))
+
+    def prepared(vector):
+        return vector if precondition is None else precondition(vector)
+
+    def step(carry):
+        count, x, residual, direction, shadow_product = carry
+        active = is_active(residual)[:, None]
+        towards = prepared(direction)
+        image = apply(towards)
+        alpha = divide(shadow_product, dot(shadow, image))
+        half = residual - alpha * image
+        half_towards = prepared(half)
+        half_image = apply(half_towards)
+        omega = divide(dot(half_image, half), dot(half_image, half_image))
+        new_residual = half - omega * half_image
+        new_product = dot(shadow, new_residual)
+        beta = divide(new_product, shadow_product) * divide(alpha[:, 0], omega[:, 0])
+        new_direction = new_residual + beta * (direction - omega * image)
+        return (
+            count + 1,
+            jnp.where(active, x + alpha * towards + omega * half_towards, x),
+            jnp.where(active, new_residual, residual),
+            jnp.where(active, new_direction, direction),
+            jnp.where(active[:, 0], new_product, shadow_product),
+        )
+
+    shadow = residual
+    zero = jnp.zeros((), jnp.int32)
+    carry = (zero, jnp.zeros_like(residual), residual, residual, dot(shadow, residual))
+    carry = jax.lax.while_loop(proceed, step, carry)
+    return carry[1], carry[0]

@@ -1,0 +1,128 @@
+"""Sparse systems (I - discount * P) x = b of absorbing Markov chains, solved by BiCGStab.
+
+The preconditioner is the tridiagonal part of the system, which is all of a chain's or queue's and
+the rows of a grid, where enough of the flow is in it; elsewhere it is the diagonal. The inverse of
+such a matrix has no negative entry, as the inverse of the system itself.
+
+Axes: S states, J right-hand sides, N systems, M successors of a state.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from qusac_jax import _bicgstab, _control, sparse
+from qusac_jax.sparse import Flow
+
+_TOLERANCE = {4: 1e-6, 8: 1e-12}  # of residuals, by bytes of a number
+_STEPS_TOLERANCE = 1e-4  # for expected steps, of which the size matters
+_MAX_ITERATIONS = 5000
+_ROUND_LENGTH = 1000
+# Share of the flow that goes to a neighbour in the order of the states, from which on solving the
+# tridiagonal part saves more than it costs.
+_CHAIN_SHARE = 0.3
+
+
+def solve(flow: Flow, rhs: jax.Array, discount) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """x `[S, J]` for `rhs` `[S, J]`, largest residual and expected discounted steps.
+
+    The last is infinity where BiCGStab did not converge. Gradients by it are solutions of the
+    transposed system, and NaN where that did not converge.
+    """
+    rhs = rhs.T
+    fixed, fixed_discount = jax.lax.stop_gradient((flow, discount))
+    tolerance = _TOLERANCE[rhs.dtype.itemsize]
+
+    def solve_transposed(apply, b):
+        precondition = _preconditioner(fixed, fixed_discount, transposed=True)
+        x, residual, _ = _iterate(apply, b, jnp.zeros_like(b), tolerance, precondition)
+        failed = _bicgstab.is_open(x, residual, _bicgstab.norm(b), tolerance)
+        return jnp.where(failed, jnp.nan, x)
+
+    precondition = _preconditioner(fixed, fixed_discount)
+    x = jax.lax.custom_linear_solve(
+        lambda x: _apply(flow, discount, x),
+        rhs,
+        solve=lambda apply, b: _iterate(apply, b, jnp.zeros_like(b), tolerance, precondition)[0],
+        transpose_solve=solve_transposed,
+    )
+    fixed_x, fixed_rhs = jax.lax.stop_gradient((x, rhs))
+    residual = fixed_rhs - _apply(fixed, fixed_discount, fixed_x)
+    failed = _bicgstab.is_open(fixed_x, residual, _bicgstab.norm(fixed_rhs), tolerance)
+    steps = _steps(fixed, fixed_discount, precondition)
+    condition = jnp.where(failed, jnp.inf, steps)
+    return x.T, jnp.max(jnp.abs(residual)), jax.lax.stop_gradient(condition)
+
+
+def solve_warm(flow: Flow, rhs: jax.Array, discount, start: jax.Array):
+    """N systems from an initial guess `[N, S]`; not differentiable.
+
+    Args:
+        flow: arrays `[M, S]` that the systems share, or `[N, M, S]`.
+        rhs: `[N, S]`.
+        discount: in [0, 1].
+        start: `[N, S]`.
+
+    Returns:
+        x `[N, S]`, the iterations of the slowest system, and whether one is not solved.
+    """
+
+    def one(flow, rhs, start):
+        tolerance = _TOLERANCE[rhs.dtype.itemsize]
+        apply = lambda x: _apply(flow, discount, x)
+        precondition = _preconditioner(flow, discount)
+        x, residual, count = _iterate(apply, rhs[None], start[None], tolerance, precondition)
+        failed = _bicgstab.is_open(x, residual, _bicgstab.norm(rhs[None]), tolerance)
+        return x[0], count, failed
+
+    if flow.probability.ndim == 2:
+        x, count, failed = jax.vmap(one, in_axes=(None, 0, 0))(flow, rhs, start)
+    else:
+        x, count, failed = sparse.over_members(one, flow, rhs, start)
+    return x, count.max(), failed.any()
+
+
+def _apply(flow, discount, x):
+    """(I - discount * P) x for `[J, S]`."""
+    return x - discount * jax.vmap(sparse.propagate, in_axes=(None, 0))(flow, x)
+
+
+def _iterate(apply, rhs, start, tolerance, precondition):
+    return _bicgstab.solve(
+        apply,
+        rhs,
+        start,
+        tolerance=tolerance,
+        max_iterations=_MAX_ITERATIONS,
+        precondition=precondition,
+        round_length=_ROUND_LENGTH,
+    )
+
+
+def _steps(flow, discount, precondition):
+    """Expected discounted steps from the worst state; infinity where BiCGStab fails."""
+    # The answer where no state ends the episode more often than the others, and a bound else.
+    leak = 1 - discount * flow.probability.sum(0).max()
+    guess = 1 / jnp.maximum(leak, jnp.sqrt(jnp.finfo(leak.dtype).eps))
+    ones = jnp.ones_like(flow.probability[:1])
+    apply = lambda x: _apply(flow, discount, x)
+    steps, residual, _ = _iterate(apply, ones, guess * ones, _STEPS_TOLERANCE, precondition)
+    failed = _bicgstab.is_open(steps, residual, _bicgstab.norm(ones), _STEPS_TOLERANCE)
+    return jnp.where(failed, jnp.inf, steps.max())
+
+
+def _preconditioner(flow, discount, *, transposed=False):
+    """An approximate inverse of the system, `[J, S]` to `[J, S]`."""
+    before, stay, after = sparse.bands(flow)
+    is_chain = jnp.mean(before + after) > _CHAIN_SHARE * jnp.mean(flow.probability.sum(0))
+    if transposed:
+        before, after = jnp.roll(after, 1), jnp.roll(before, -1)
+    lower, diagonal, upper = -discount * before, 1 - discount * stay, -discount * after
+
+    def precondition(x):
+        def solve_bands(scaled):
+            rhs = (scaled * diagonal).T
+            return jax.lax.linalg.tridiagonal_solve(lower, diagonal, upper, rhs).T
+
+        return _control.apply_if(is_chain, solve_bands, x / diagonal)
+
+    return precondition

@@ -1,0 +1,137 @@
+"""Known answers: optimal values by value iteration, and finite horizons by time in the state.
+
+Axes: S states, A actions, T steps.
+"""
+
+import functools
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qusac_jax import _checks
+from qusac_jax._next_values import next_mean
+from qusac_jax.sparse import Sparse
+from qusac_jax.tabular import environments
+from qusac_jax.tabular.environments import Environment
+
+
+class Optimal(NamedTuple):
+    """Optimal values of an MDP."""
+
+    v: jax.Array  # [S]
+    q: jax.Array  # [S, A]
+    policy: jax.Array  # [S] greedy actions
+    residual: jax.Array  # [] max |V - max_a Q|
+    error: jax.Array  # [] bound of max |V - optimal V|; infinity for discount 1
+    iterations: jax.Array  # []
+
+
+def solve_optimal(
+    transition: chex.Array | Sparse,
+    reward: chex.Array,
+    discount: chex.Numeric,
+    *,
+    tolerance: float = 1e-6,
+    max_iterations: int = 100_000,
+) -> Optimal:
+    """Optimal values by value iteration.
+
+    Args:
+        transition: `[S, A, S]` probabilities of the next state, or a `Sparse`; rows sum to at most
+            1, the rest ends the episode.
+        reward: `[S, A]` expected rewards.
+        discount: in [0, 1]; 1 needs an MDP in which the best policy ends.
+        tolerance: of the values, relative to the largest; the iteration stops where the residual
+            allows for no more, or is rounding.
+        max_iterations: after which it stops in any case, which `residual` shows.
+
+    Returns:
+        An `Optimal`.
+
+    Raises:
+        ValueError: outside `jit` for bad values.
+    """
+    reward = jnp.asarray(reward)
+    if _checks.is_concrete(*jax.tree.leaves((transition, reward, discount))):
+        policy = np.full(reward.shape, 1 / reward.shape[-1])
+        _checks.check_scalars(discount=discount)
+        _checks.check_discount(discount)
+        arrays = jax.tree.map(np.asarray, transition)
+        _checks.check_shapes(arrays, reward, policy, num_batch_axes=0)
+        _checks.check_transition(transition)
+        _checks.check_finite("reward", reward)
+    cast = lambda x: x if jnp.issubdtype(x.dtype, jnp.integer) else x.astype(reward.dtype)
+    transition = jax.tree.map(lambda x: cast(jnp.asarray(x)), transition)
+    return _solve_optimal(
+        transition,
+        reward,
+        jnp.asarray(discount, reward.dtype),
+        tolerance=tolerance,
+        max_iterations=_checks.check_count("max_iterations", max_iterations),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("tolerance", "max_iterations"))
+def _solve_optimal(transition, reward, discount, *, tolerance, max_iterations) -> Optimal:
+    rounding = 4 * jnp.finfo(reward.dtype).eps
+
+    def backup(v):
+        return reward + discount * next_mean(transition, v)
+
+    def proceed(carry):
+        count, v, residual = carry
+        size = jnp.max(jnp.abs(v))
+        allowed = jnp.maximum(tolerance * (1 - discount), rounding) * size
+        return (count < max_iterations) & (residual > allowed)
+
+    def improve(carry):
+        count, v, _ = carry
+        new = backup(v).max(-1)
+        return count + 1, new, jnp.max(jnp.abs(new - v))
+
+    zero = jnp.zeros((), int)
+    start = (zero, jnp.zeros_like(reward[:, 0]), jnp.asarray(jnp.inf, reward.dtype))
+    iterations, v, _ = jax.lax.while_loop(proceed, improve, start)
+    q = backup(v)
+    residual = jnp.max(jnp.abs(q.max(-1) - v))
+    # Banach's bound; what is left is rounding, which grows in the same way.
+    error = residual / (1 - discount)
+    return Optimal(v, q, jnp.argmax(q, -1), residual, error, iterations)
+
+
+def with_time(environment: Environment) -> Environment:
+    """The environment with the time in its states, so that its policies may depend on it.
+
+    State t * S + s is state s after t steps, and an episode ends after `episode_length` of them: it
+    is terminated there, not truncated. The MDP is acyclic, as the theory of the UBE assumes.
+
+    Args:
+        environment: of T steps.
+
+    Returns:
+        A sparse environment of T * S states.
+    """
+    num_states, steps = environment.num_states, environment.episode_length
+    next_state, probability = environments.with_support(environment).transition
+    layer = np.arange(steps)[:, None, None, None]
+    inside = (next_state >= 0) & (next_state < num_states)
+    following = (layer + 1) * num_states + next_state
+    ends = ~inside | (layer == steps - 1)
+    following = np.where(ends, np.where(next_state < 0, -1, steps * num_states), following)
+    repeated = lambda x: None if x is None else np.tile(x, (steps, 1))
+    shape = (steps, *probability.shape)
+    return environments.from_sparse(
+        following.reshape(-1, *next_state.shape[1:]),
+        np.broadcast_to(probability, shape).reshape(-1, *next_state.shape[1:]),
+        repeated(environment.reward),
+        np.concatenate([environment.start, np.zeros((steps - 1) * num_states)]),
+        episode_length=steps,
+        name=f"{environment.name}_timed",
+        optimal_return=environment.optimal_return,
+        solved_return=environment.solved_return,
+        reward_std=repeated(environment.reward_std),
+        regret=environment.regret,
+    )

@@ -1,0 +1,266 @@
+"""Sparse transitions: the dense result in every function that takes them, gradients, checks."""
+
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qusac_jax import sparse, ube
+
+ROOT = pathlib.Path(__file__).parents[1]
+ENSEMBLE_SOLVERS = {
+    **{form: functools.partial(ube.solve_exact, form=form) for form in ube.FORMS},
+    "pombu": ube.solve_pombu,
+    "upper_bound": ube.solve_upper_bound,
+    "ensemble_variance": ube.ensemble_variance,
+    "decompose": ube.decompose,
+}
+seeds = st.integers(0, 2**32 - 1)
+checked = settings(max_examples=15, deadline=None)
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def random_sparse(rng, members=(3,), *, shared=True, num_states=7, num_actions=2, width=4):
+    """Successors with duplicates, the terminal state, padding and missing mass."""
+    shape = (num_states, num_actions, width)
+    index_shape = shape if shared else (*members, *shape)
+    next_state = rng.integers(-1, num_states + 1, index_shape)
+    probability = rng.dirichlet(np.ones(width), (*members, num_states, num_actions))
+    probability = np.where(next_state >= 0, 0.95 * probability, 0.0)
+    return sparse.Sparse(next_state.astype(np.int32), probability)
+
+
+def problem(seed, members=(3,), **options):
+    rng = np.random.default_rng(seed)
+    transition = random_sparse(rng, members, **options)
+    num_states, num_actions = transition.probability.shape[-3:-1]
+    reward = rng.normal(size=(*members, num_states, num_actions))
+    return transition, reward, rng.dirichlet(np.ones(num_actions), num_states)
+
+
+def assert_equal(result, expected, rtol=1e-8):
+    for name, ours, theirs in zip(result._fields, result, expected, strict=True):
+        if name == "condition":  # of which the size matters
+            np.testing.assert_allclose(ours, theirs, rtol=1e-3)
+        elif name != "residual":
+            np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=1e-10, err_msg=name)
+
+
+def test_to_dense_by_hand():
+    # Successors 1 twice, the terminal state, and padding.
+    transition = sparse.Sparse(
+        np.array([[[1, 1, 0]], [[2, 0, -1]]]), np.array([[[0.2, 0.3, 0.5]], [[0.6, 0.4, 0.0]]])
+    )
+    np.testing.assert_allclose(sparse.to_dense(transition), [[[0.5, 0.5]], [[0.4, 0.0]]])
+
+
+def test_from_dense_and_back():
+    transition, _, _ = problem(0)
+    dense = np.asarray(sparse.to_dense(transition))
+    again = sparse.from_dense(dense)
+    assert again.next_state.ndim == 3
+    np.testing.assert_allclose(sparse.to_dense(again), dense)
+
+
+@checked
+@given(seeds, st.floats(0.0, 1.0))
+def test_bellman_equals_dense(seed, discount):
+    transition, reward, policy = problem(seed, ())
+    result = ube.solve_bellman(transition, reward, policy, discount)
+    assert_equal(result, ube.solve_bellman(sparse.to_dense(transition), reward, policy, discount))
+    assert result.residual < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("name", "shared"),
+    [
+        ("difference", True),
+        ("ensemble_variance", False),
+        ("decompose", False),
+        *[pytest.param(name, True, marks=pytest.mark.slow) for name in ("total", "gap")],
+        *[pytest.param(name, False, marks=pytest.mark.slow) for name in ("pombu", "upper_bound")],
+    ],
+)
+@settings(max_examples=4, deadline=None)
+@given(seed=seeds)
+def test_variances_equal_dense(name, shared, seed):
+    transition, reward, policy = problem(seed, shared=shared)
+    solve = ENSEMBLE_SOLVERS[name]
+    result = solve(transition, reward, policy, 0.9)
+    assert_equal(result, solve(sparse.to_dense(transition), reward, policy, 0.9))
+
+
+def test_given_means_equal_dense():
+    transition, reward, policy = problem(1)
+    mean, mean_reward, _ = problem(2, ())
+    solve = lambda form: ube.solve_exact(
+        form(transition), reward, policy, 0.9, mean_transition=form(mean), mean_reward=mean_reward
+    )
+    assert_equal(solve(lambda x: x), solve(sparse.to_dense))
+
+
+def test_maps_over_members_and_policies_and_keeps_float32():
+    transition, reward, _ = problem(3)
+    transition, reward = jax.tree.map(
+        lambda x: jnp.asarray(x, jnp.float32 if x.dtype == float else x.dtype), (transition, reward)
+    )
+    policies = np.random.default_rng(0).dirichlet(np.ones(2), (4, 7)).astype(np.float32)
+    mapped = jax.jit(jax.vmap(ube.solve_exact, (None, None, 0, None)))(
+        transition, reward, policies, 0.9
+    )
+    assert {leaf.dtype for leaf in mapped} == {np.dtype(np.float32)}
+    for i, policy in enumerate(policies):
+        expected = ube.solve_exact(transition, reward, policy, 0.9)
+        assert_equal(jax.tree.map(lambda x, i=i: x[i], mapped), expected, rtol=1e-3)
+
+
+def test_gradients_equal_dense():
+    transition, reward, policy = problem(4)
+    weight = np.random.default_rng(5).normal(size=(7, 2))
+
+    def loss(form, probability, reward, policy, discount):
+        transition_ = form(sparse.Sparse(transition.next_state, probability))
+        return jnp.sum(weight * ube.ensemble_variance(transition_, reward, policy, discount).q)
+
+    arguments = (transition.probability, reward, policy, 0.9)
+    gradient = jax.grad(loss, argnums=(1, 2, 3, 4))
+    ours, theirs = gradient(lambda x: x, *arguments), gradient(sparse.to_dense, *arguments)
+    for mine, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-6, atol=1e-8)
+
+
+def walk(num_states, back=0.0, dtype=np.float64):
+    """A walk forwards that slips back and ends after the last state."""
+    state = np.arange(num_states)
+    next_state = np.stack([state + 1, np.maximum(state - 1, 0)], -1)[:, None]
+    probability = np.broadcast_to(np.array([1 - back, back], dtype), next_state.shape)
+    return sparse.Sparse(next_state.astype(np.int32), probability)
+
+
+@pytest.mark.parametrize("back", [0.0, 0.45])
+def test_long_chain_needs_its_preconditioner(back):
+    # Without slips V = steps to go. With them the expected time is that of a walk with drift.
+    num_states = 20_000
+    one = np.ones((num_states, 1))
+    result = ube.solve_bellman(walk(num_states, back), one, one, 1.0)
+    to_go = np.arange(num_states, 0, -1) / (1 - 2 * back)
+    np.testing.assert_allclose(result.v[num_states // 2 :], to_go[num_states // 2 :], rtol=1e-2)
+    assert result.residual < 1e-6
+    mapped = jax.vmap(lambda r: ube.solve_bellman(walk(num_states, back), r, one, 1.0).v)
+    np.testing.assert_allclose(mapped(jnp.stack([one, 2 * one]))[1], 2 * result.v, rtol=1e-9)
+    pull = jax.grad(lambda r: ube.solve_bellman(walk(num_states, back), r, one, 1.0).v[-2])
+    visits = pull(one)[:, 0]  # the gradient by rewards is expected visits
+    np.testing.assert_allclose(visits.sum(), result.v[-2], rtol=1e-6)
+
+
+def test_unreachable_states_have_values_too():
+    # Nothing leads to state 2, which leads to state 0 with value 1.
+    transition = sparse.Sparse(np.array([[[3]], [[3]], [[0]]]), np.ones((3, 1, 1)))
+    reward = np.array([[1.0], [5.0], [0.0]])
+    result = ube.solve_bellman(transition, reward, np.ones((3, 1)), 0.5)
+    np.testing.assert_allclose(result.v, [1.0, 5.0, 0.5])
+
+
+def test_what_is_not_solved_says_so(monkeypatch):
+    from qusac_jax import _sparse_linear
+
+    monkeypatch.setattr(_sparse_linear, "_MAX_ITERATIONS", 1)
+    transition, reward, policy = problem(6, (), num_states=60)
+    jax.clear_caches()
+    result = jax.jit(ube.solve_bellman)(transition, reward, policy, 0.99)
+    assert np.isinf(result.condition)
+    assert result.residual > 1e-6
+    with pytest.raises(ValueError, match="was not solved"):
+        ube.check_result(result)
+    jax.clear_caches()
+
+
+def test_singular_systems_are_refused():
+    trap = sparse.Sparse(np.array([[[0]]]), np.ones((1, 1, 1)))
+    ones = np.ones((1, 1))
+    with pytest.raises(ValueError, match="never reach termination, for example state 0"):
+        ube.solve_bellman(trap, ones, ones, 1.0)
+    with pytest.raises(ValueError, match="singular"):
+        ube.check_result(jax.jit(ube.solve_bellman)(trap, ones, ones, 1.0))
+
+
+def test_an_impossible_successor_under_jit_is_no_silent_zero():
+    bad = sparse.Sparse(np.array([[[7]]]), np.ones((1, 1, 1)))
+    result = jax.jit(ube.solve_bellman)(bad, np.ones((1, 1)), np.ones((1, 1)), 0.5)
+    with pytest.raises(ValueError, match="NaN"):
+        ube.check_result(result)
+
+
+@pytest.mark.parametrize(
+    ("next_state", "probability", "message"),
+    [
+        ([[[2]]], [[[1.0]]], r"next_state must be in -1 .. 1"),
+        ([[[-2]]], [[[1.0]]], r"next_state must be in -1 .. 1"),
+        ([[[-1]]], [[[0.5]]], "must be 0 where next_state is -1"),
+        ([[[0.0]]], [[[0.5]]], "must be integers"),
+        ([[[0, 0]]], [[[0.7, 0.7]]], "sums to 1.4"),
+        ([[[0, 0]]], [[[1.2, -0.3]]], "must hold probabilities"),
+        ([[[0, 0]]], [[[1.0]]], "must have a probability of shape"),
+        ([[[2**40]]], [[[1.0]]], "fit into int32"),
+    ],
+)
+def test_mistakes_are_named(next_state, probability, message):
+    transition = sparse.Sparse(np.array(next_state), np.array(probability))
+    with pytest.raises(ValueError, match=message):
+        ube.solve_bellman(transition, np.ones((1, 1)), np.ones((1, 1)), 0.5)
+
+
+def test_dense_and_sparse_do_not_mix():
+    transition, reward, policy = problem(7)
+    dense = sparse.to_dense(transition)
+    for one, other in ((transition, dense), (dense, transition)):
+        mean = jax.tree.map(lambda x: x[0] if x.ndim == 4 else x, other)
+        with pytest.raises(ValueError, match="mean_transition must be"):
+            ube.solve_exact(one, reward, policy, 0.9, mean_transition=mean)
+
+
+def test_sharded_over_two_devices_along_members_or_states():
+    program = """
+        import jax, jax.numpy as jnp, numpy as np
+        from jax.sharding import NamedSharding, PartitionSpec as P
+        from qusac_jax import sparse, ube
+        rng = np.random.default_rng(0)
+        N, S, A, K = 4, 64, 2, 3
+        transition = sparse.Sparse(
+            jnp.asarray(rng.integers(0, S, (S, A, K)), jnp.int32),
+            jnp.asarray(rng.dirichlet(np.ones(K), (N, S, A)), jnp.float32))
+        reward = jnp.asarray(rng.normal(size=(N, S, A)), jnp.float32)
+        policy = jnp.full((S, A), 1 / A)
+        expected = ube.solve_exact(transition, reward, policy, 0.9)
+        mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        put = lambda array, *axes: jax.device_put(array, NamedSharding(mesh, P(*axes)))
+        for along in ((None, "x"), ("x", None)):
+            own = sparse.Sparse(put(transition.next_state, along[1]),
+                                put(transition.probability, *along))
+            result = jax.jit(ube.solve_exact)(own, put(reward, *along), put(policy, along[1]), 0.9)
+            assert len(own.probability.devices()) == 2
+            for ours, theirs in zip(result[:4], expected[:4]):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+    """
+    count = " --xla_force_host_platform_device_count=2"
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=ROOT,
+        env={**os.environ, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + count},
+        check=True,
+        timeout=240,
+    )
