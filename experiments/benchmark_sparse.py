@@ -126,7 +126,7 @@ def _solve_scipy(solver, system, rhs, num_sides):
         factors = scipy.sparse.linalg.splu(system.tocsc())
         solutions = [factors.solve(rhs) for _ in range(num_sides)]
         return solutions[0], 0
-    count = 0
+    x, count = rhs, 0
 
     def counted(_):
         nonlocal count

@@ -277,7 +277,7 @@ def _check_terminates(transition, policy: np.ndarray, name: str) -> None:
     """Raises unless from each state a positive probability leads out of the MDP."""
     for flow in _flows(transition, policy):
         # Slow termination is for `check_result`, which knows the condition number.
-        num_states = flow.shape[0]
+        num_states = len(policy)
         rounding = min(ROW_TOLERANCE, _ROUNDING_ERRORS * num_states * np.finfo(flow.dtype).eps)
         ends = np.asarray(flow.sum(-1)).ravel() < 1 - rounding
         # A search from the outside, against the transitions.

@@ -68,7 +68,7 @@ def init(
     concentration: float | np.ndarray | None = None,
     reward_mean: float = 0.0,
     reward_precision: float = 1.0,
-    support: np.ndarray | None = None,
+    support: chex.Array | None = None,
     dtype: Any = jnp.float32,
 ) -> Posterior:
     """The belief before any observation (appendix C.1, "Model learning").

@@ -26,8 +26,9 @@ class Sparse(NamedTuple):
     and mass on it is missing mass. Under `jit`, any other number makes the results NaN.
     """
 
-    next_state: chex.Array  # [(N,) S, A, K] integers in -1 .. S
-    probability: chex.Array  # [(N,) S, A, K] >= 0; rows sum to at most 1
+    # Arrays of NumPy or JAX, or what takes their place in a pytree.
+    next_state: Any  # [(N,) S, A, K] integers in -1 .. S
+    probability: Any  # [(N,) S, A, K] >= 0; rows sum to at most 1
 
     @property
     def num_states(self) -> int:
@@ -43,8 +44,8 @@ class Sparse(NamedTuple):
 class Flow(NamedTuple):
     """Transitions of a policy; successors lead, so that a product works on whole vectors."""
 
-    next_state: jax.Array  # [M, S] in 0 .. S-1
-    probability: jax.Array  # [M, S] 0 for what ends the episode
+    next_state: Any  # [M, S] in 0 .. S-1
+    probability: Any  # [M, S] 0 for what ends the episode
 
 
 def from_dense(transition: chex.Array) -> Sparse:
@@ -120,7 +121,7 @@ def over_members(function: Callable[..., Any], transition: Any, *arrays: jax.Arr
         return jax.vmap(function)(transition, *arrays)
     form = type(transition)
     is_shared = transition.next_state.ndim < transition.probability.ndim
-    axes = form(None if is_shared else 0, 0)  # pyright: ignore[reportArgumentType]
+    axes = form(None if is_shared else 0, 0)
     at_once = jax.vmap(function, in_axes=(axes, *(0 for _ in arrays)))
 
     def in_turn(transition, *arrays):
@@ -239,8 +240,8 @@ def chosen(transition: Sparse, policy: jax.Array) -> Flow:
 def chosen_of_members(transition: Sparse, policy: jax.Array) -> Flow:
     """`chosen` of N members, `[M, S]` of shared successors or `[N, M, S]`."""
     axis = None if transition.next_state.ndim < transition.probability.ndim else 0
-    own = Sparse(axis, 0)  # pyright: ignore[reportArgumentType]
-    out = Flow(axis, 0)  # pyright: ignore[reportArgumentType]
+    own = Sparse(axis, 0)
+    out = Flow(axis, 0)
     return jax.vmap(chosen, in_axes=(own, None), out_axes=out)(transition, policy)
 
 

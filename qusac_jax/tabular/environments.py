@@ -5,7 +5,7 @@ Axes: S states, A actions, N MDPs. Missing mass of a transition row ends the epi
 
 import dataclasses
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -33,7 +33,7 @@ class Environment:
     name: str
     # [S, A, S] rows sum to at most 1, the rest ends the episode. Sparse: each successor once,
     # padding first, and S where the episode may end; agents are told that nothing else is possible.
-    transition: np.ndarray | Sparse
+    transition: Any
     reward: np.ndarray  # [S, A]
     start: np.ndarray  # [S] distribution of the first state; sums to 1
     episode_length: int  # steps after which an episode is truncated
