@@ -114,6 +114,7 @@ def test_what_cannot_be_saved_is_refused_or_begins_anew(run):
         assert [float(row["step"]) for row in csv.DictReader(file)] == [0, 20, 40, 60]
 
 
+@pytest.mark.slow
 def test_checkpoints_without_environments_are_not_continued_exactly(run):
     assert run(hidden_state.OwnState, "--resume_env=restart")[0] == 0
     code, _, err, _ = run(hidden_state.OwnState, "--num_steps=60")
