@@ -15,6 +15,7 @@ _ENVIRONMENT_ARRAYS = 2  # of size [S, A, S]: on the host and on the device, als
 _STATE_COPIES = 2  # while the seeds' states are stacked
 _PLANNING_ARRAYS = 6  # [S, A, S] or N x [S, S]: mean MDP, its system, factors and their like
 _METRIC_BYTES = 48  # per seed and episode: three columns, twice while they grow, and the regret
+_ONE_MDP = ("psrl", "ensemble_mean")  # methods without an ensemble
 _TO_LOWER = (
     ("--length",),
     ("--length", "--num_seeds"),
@@ -63,7 +64,7 @@ def memory(num_states: int, num_actions: int, config: experiment.Config, num_see
     """
     entries = num_states**2 * num_actions
     at_once = num_seeds if config.seed_axis == "vmap" else 1
-    members = config.agent.num_members
+    members = 1 if config.agent.method in _ONE_MDP else config.agent.num_members
     sampled = posterior.TABLE_ARRAYS * members * entries
     systems = _PLANNING_ARRAYS * (entries + members * num_states**2)
     chunk = -(-config.num_episodes // config.num_chunks)
