@@ -263,6 +263,10 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
         num_chunks=drawn_at[-1] // math.gcd(*drawn_at),
     )
     environment = _environment_that_fits(options, length, config, 1)
+    if environment is None:
+        return None
+    if environment.cells is None:
+        raise ValueError(f"inspect draws grids, which env {options.env!r} is none of")
     directory = RunDirectory(
         workdir,
         {

@@ -17,6 +17,7 @@ _ENVIRONMENT_ARRAYS = 2  # of size [S, A, S]: on the host and on the device, als
 _STATE_COPIES = 2  # while the seeds' states are stacked
 _PLANNING_ARRAYS = 6  # [S, A, S] or N x [S, S]: mean MDP, its system, factors and their like
 _METRIC_BYTES = 48  # per seed and episode: three columns, twice while they grow, and the regret
+_ONE_MDP = ("psrl", "ensemble_mean")  # methods without an ensemble
 _TO_LOWER = (
     ("--length or --size",),
     ("--length or --size", "--num_seeds"),
@@ -75,7 +76,7 @@ def memory(
     # Of the matrix of a policy: its rows, which stay apart by action in sparse form.
     system = entries if is_sparse else num_states**2
     at_once = num_seeds if config.seed_axis == "vmap" else 1
-    members = config.agent.num_members
+    members = 1 if config.agent.method in _ONE_MDP else config.agent.num_members
     sampled = posterior.TABLE_ARRAYS * members * entries
     systems = _PLANNING_ARRAYS * (entries + members * system)
     chunk = -(-config.num_episodes // config.num_chunks)

@@ -35,7 +35,8 @@ def check_real(**values) -> None:
             dtype = value.dtype
         else:
             try:
-                dtype = jnp.asarray(value).dtype if value is not None else None
+                is_number = value is not None and not isinstance(value, str | bytes)
+                dtype = jnp.asarray(value).dtype if is_number else None
             except (TypeError, ValueError, OverflowError):  # text, objects, rows that differ
                 dtype = None
         is_real = dtype is not None and any(

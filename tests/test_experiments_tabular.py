@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import termios
+import types
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from experiments import benchmark_tabular, heat_maps, tabular, tabular_figures
+from experiments import benchmark_tabular, heat_maps, tabular, tabular_figures, tabular_run
+from qusac_jax.tabular import experiment
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -322,3 +324,14 @@ def test_benchmark_prints_a_row_for_each_method(capsys):
     arguments = ["--lengths=3", "--methods=psrl", "--rounds=1", "--gap=2", "--numpy_episodes=1"]
     assert benchmark_tabular.main(["benchmark", *arguments]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["psrl", "3"]
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(100, ["sea: about 15 min are left"]), (0.2, [])])
+def test_a_long_run_says_how_long_it_takes(seconds, said):
+    # Of 20 episodes after the first chunk; nine times as many are left.
+    lines = []
+    bar = types.SimpleNamespace(write=lines.append)
+    config = experiment.Config(num_episodes=210)
+    timestamps = [(10, 0.0), (20, seconds / 2), (30, seconds)]
+    tabular_run._announce_duration(bar, "sea", config, timestamps)
+    assert lines == said

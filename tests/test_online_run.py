@@ -1,10 +1,13 @@
 """What the loop stores and when it fits, against environments stepped by hand."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
 
 from experiments import online_run, report
+from experiments.run import Run
 from experiments.run_directory import RunDirectory
 from qusac_jax import environments
 from qusac_jax.qusac.config import Config
@@ -73,3 +76,14 @@ def test_what_passes_the_bound_is_reported():
     (message,) = report.exceeded_bounds(500, rows)
     assert "step 500, seed 1: sqrt(U) reaches 10.3, 3.0% more than the 10" in message
     assert not report.exceeded_bounds(0, rows)  # nothing has been learned
+
+
+def test_the_bar_says_what_it_waits_for():
+    said = []
+    bar = types.SimpleNamespace(set_description_str=said.append)
+    run = types.SimpleNamespace(_bar=bar)
+    with Run._busy(run, "fitting the model"):
+        assert said == ["fitting the model"]
+    assert said == ["fitting the model", ""]
+    with Run._busy(types.SimpleNamespace(_bar=None), "fitting the model"):
+        pass

@@ -281,7 +281,7 @@ def test_lists_are_transitions_and_other_things_are_named():
     [(1e38, 1.0, 1e6), (1e300, 1.0, 1.0), (-1e33, 1.0, 1e6), (0.0, 3e38, 1.0), (0.0, 1.0, 1e300)],
 )
 def test_what_overflows_is_refused(reward, weight, noise_precision):
-    data = posterior.Transitions([0, 0], [0, 0], [reward, 0.0], [1, 2])
+    data = posterior.Transitions([0, 0], [0, 0], np.array([reward, 0.0]), [1, 2])
     with pytest.raises(ValueError, match="the belief overflows in float32; scale the rewards"):
         posterior.update(posterior.init(3, 2), data, weight=weight, noise_precision=noise_precision)
 
