@@ -22,6 +22,7 @@ _OWN = {
     "seed": "--seeds",
     "workdir": "the suite's own --workdir",
     "init_from": "experiments.online, a run at a time",
+    "memory": "experiments.online, a run at a time",
 }
 
 
