@@ -87,7 +87,7 @@ def statistics(returns: Returns) -> dict[str, np.ndarray]:
         "expected return": _mean(returns.value),
         "sqrt(U)": _mean(std),
         "real return": _mean(returns.real),
-        "real: correlation of sqrt(U) and |error|": _correlations(std, np.abs(error)),
+        "real: correlation of sqrt(U) and error": _correlations(std, np.abs(error)),
         "real: within 1 sqrt(U)": _within(error, std),
         "real: within 2 sqrt(U)": _within(error, 2 * std),
         "models: return": _mean(model_mean),

@@ -86,7 +86,7 @@ def _draw_spreads(panels: Sequence[Axes], spreads: Spreads) -> None:
         title="members' models; above: overconfident",
     )
     right.set(
-        xlabel="return in a member's model - mean of members",
+        xlabel="return in its model - mean of models",
         ylabel="its critic - mean of critics",
         title="members' critics",
     )

@@ -27,12 +27,15 @@ TAIL = 0.02
 
 
 class Returns(NamedTuple):
-    """What was expected at states of real episodes, and what came of them."""
+    """What was expected at states of real episodes, and what came of them.
+
+    NaN where a short episode has fewer states than others.
+    """
 
     value: np.ndarray  # [R, P] mean over the critic groups
-    std: np.ndarray  # [R, P] sqrt(U); NaN for methods that have none
+    std: np.ndarray  # [R, P] sqrt(U); NaN for methods without it
     member_value: np.ndarray  # [R, N, P] of each critic group
-    real: np.ndarray  # [R, P] return in the environment; NaN where a state counts once already
+    real: np.ndarray  # [R, P] return in the environment
     member: np.ndarray  # [R, N, P] mean return in each member's model; NaN without a model
     member_error: np.ndarray  # [R, N, P] standard error of that mean over draws
     length: int  # K
@@ -80,8 +83,12 @@ def measure(
     value, std = jax.tree.map(np.asarray, values(state, observation, keys[:, 1]))
     member = error = np.full((len(saved.seeds), saved.config.num_members, real.shape[1]), np.nan)
     if saved.config.uses_model:
-        roll = seeds.mapped(_model_returns, length=length, num_chunks=num_points, **both)
+        num_chunks = real.shape[1] // num_episodes
+        roll = seeds.mapped(_model_returns, length=length, num_chunks=num_chunks, **both)
         member, error = jax.tree.map(np.asarray, roll(state, observation, keys[:, 2]))
+    repeated = np.isnan(real)
+    once = lambda x: np.where(repeated if x.ndim == 2 else repeated[:, None], np.nan, x)
+    value, std, member = once(value), once(std), once(member)
     return Returns(value.mean(1), std, value, real, member, error, length)
 
 
@@ -119,7 +126,10 @@ def _run_episodes(
 def _points(
     episodes: _Episodes, num_points: int, length: int, discount: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """States `[R, P, O]` with P = `num_points` x E, and the returns `[R, P]` that follow them."""
+    """States `[R, P, O]`, and the returns `[R, P]` that follow them; NaN for a repeated state.
+
+    P is a multiple of E, at most `num_points` times.
+    """
     # Episodes that were cut off by the time limit have no known return near their end.
     last = np.where(episodes.terminated, episodes.steps - 1, episodes.steps - length)
     start = np.round(np.linspace(0, np.maximum(last, 0), num_points)).astype(int)  # [points, R, E]
@@ -132,6 +142,8 @@ def _points(
     at = lambda values: np.take_along_axis(values, start, axis=0)
     real = at(returns)
     real[1:][np.diff(start, axis=0) == 0] = np.nan  # a short episode has fewer points
+    kept = np.isfinite(real).any(axis=(1, 2))
+    start, real = start[kept], real[kept]
     rows, columns = np.indices(start.shape[1:])
     observation = episodes.observation[start, rows, columns]
     by_seed = lambda x: np.moveaxis(x, 1, 0).reshape(x.shape[1], -1, *x.shape[3:])  # [R, P, ...]

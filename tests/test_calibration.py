@@ -43,6 +43,10 @@ def test_returns_of_states_along_episodes_by_hand():
     # Of an episode that its time limit ends, no state near the end has a known return.
     states, returns = calibration_returns._points(episodes, 2, length=4, discount=0.5)
     np.testing.assert_allclose(returns[0, 2], 3 + 2 + 5 / 4 + 6 / 8)
+    # Where each has one state only, or the same as before, there is nothing to roll out again.
+    states, returns = calibration_returns._points(episodes, 3, length=6, discount=0.5)
+    assert states.shape == (1, 4, 2)
+    np.testing.assert_array_equal(np.isnan(returns), [[False, False, True, False]])
 
 
 def test_returns_in_models_have_the_mean_that_the_models_predict():
@@ -93,7 +97,7 @@ def test_statistics_of_an_agent_that_knows_what_it_does_not_know():
     assert rows["real: within 2 sqrt(U)"][0] == pytest.approx(0.954, abs=0.02)
     # |error| is a half-normal times std: the correlation is 0.43 for this range of std.
     ratio = std.std() / np.sqrt(np.mean(std**2) * np.pi / 2 - np.mean(std) ** 2)
-    assert rows["real: correlation of sqrt(U) and |error|"][0] == pytest.approx(ratio, abs=0.03)
+    assert rows["real: correlation of sqrt(U) and error"][0] == pytest.approx(ratio, abs=0.03)
     assert rows["models: return"][0] == pytest.approx(100.0, abs=0.1)
     # Deviations from the mean of four have a variance of 3/4.
     assert rows["models: within 1 sqrt(U)"][0] == pytest.approx(0.752, abs=0.02)
