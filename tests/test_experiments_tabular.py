@@ -335,3 +335,26 @@ def test_a_long_run_says_how_long_it_takes(seconds, said):
     timestamps = [(10, 0.0), (20, seconds / 2), (30, seconds)]
     tabular_run._announce_duration(bar, "sea", config, timestamps)
     assert lines == said
+
+
+def test_grid_from_a_map_with_known_successors(tmp_path):
+    (tmp_path / "yard.txt").write_text("S.\n.G\n")
+    options = ("--env=grid", f"--map={tmp_path}/yard.txt", "--support", "--method=psrl")
+    workdir = tmp_path / "run"
+    assert run(*options, "--num_seeds=1", "--num_episodes=4", f"--workdir={workdir}") == 0
+    assert json.loads((workdir / "summary.json").read_text())["env"] == "yard_support"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--env=deep_sea", "--size=3"], "size is not read by env 'deep_sea'"),
+        (["--env=chain", "--map=x"], "map must be given for env 'grid' alone"),
+        (["--env=grid"], "map must be given"),
+        (["--env=grid", "--map=/nowhere"], "cannot be read"),
+        (["--env=river", "--size=3"], "did you mean 'river_swim'"),
+    ],
+)
+def test_wrong_environments_are_named(options, message, capsys):
+    assert run(*options) == 2
+    assert message in capsys.readouterr().err
