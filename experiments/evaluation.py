@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qusac_jax.environments import VectorEnvironment
+from qusac_jax.environments import AnyVector
 
 
 class Evaluation(NamedTuple):
@@ -21,7 +21,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    environment: VectorEnvironment,
+    environment: AnyVector,
     policy: Callable[[np.ndarray], np.ndarray],
     num_seeds: int,
     discount: float = 1.0,

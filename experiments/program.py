@@ -120,6 +120,10 @@ def read_config(
 
 def check_environment(options: Any, env: str) -> None:
     """Raises `ValueError` for what would end a run later: before a directory is made for it."""
+    if environments.functional.is_functional(env):  # checked as it was loaded
+        if options.video:
+            raise ValueError(f"video: {env!r} is stepped on the device; leave --video out")
+        return
     copies = environments.VectorEnvironment(env, [options.seed])
     copies.reset()
     copies.state()

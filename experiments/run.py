@@ -59,7 +59,7 @@ class Run(abc.ABC):
         self._action_cost = action_cost
         self._eval_every = eval_every
         self._checkpoint_every = checkpoint_every
-        self._eval_env = environments.VectorEnvironment(
+        self._eval_env = environments.vector(
             env,
             [
                 (_EVAL_SEED_OFFSET * (s + 1) + e) % 2**32

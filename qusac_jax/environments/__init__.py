@@ -1,9 +1,13 @@
 """Continuous-control environments: names, construction, termination, batches, videos."""
 
+from qusac_jax.environments import functional, streams
+from qusac_jax.environments.device_vector import AnyVector, DeviceVector, vector
+from qusac_jax.environments.functional import FunctionalEnvironment
 from qusac_jax.environments.make import Spec, make, spec
 from qusac_jax.environments.names import ALIASES, PAPER_TASKS, check_name
+from qusac_jax.environments.streams import StepResult
 from qusac_jax.environments.termination import TERMINATIONS, termination_fn
-from qusac_jax.environments.vector import StepResult, VectorEnvironment
+from qusac_jax.environments.vector import VectorEnvironment
 from qusac_jax.environments.video import check_video_packages, record_video
 from qusac_jax.task import TerminationFn
 
@@ -11,14 +15,20 @@ __all__ = [
     "ALIASES",
     "PAPER_TASKS",
     "TERMINATIONS",
+    "AnyVector",
+    "DeviceVector",
+    "FunctionalEnvironment",
     "Spec",
     "StepResult",
     "TerminationFn",
     "VectorEnvironment",
     "check_name",
     "check_video_packages",
+    "functional",
     "make",
     "record_video",
     "spec",
+    "streams",
     "termination_fn",
+    "vector",
 ]

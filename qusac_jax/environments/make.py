@@ -8,8 +8,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces, wrappers
 
+from qusac_jax.environments import functional
 from qusac_jax.environments.action_cost import ActionCost
-from qusac_jax.environments.names import ParsedName, load_suite, parse_name
+from qusac_jax.environments.names import DEVICE_FAMILIES, ParsedName, load_suite, parse_name
 from qusac_jax.environments.termination import (
     check_termination,
     termination_fn,
@@ -30,7 +31,7 @@ class Spec(NamedTuple):
     action_size: int  # A
     action_cost: float  # rho, >= 0
     max_episode_steps: int
-    termination: str  # a key of `termination.TERMINATIONS`, or "unknown"
+    termination: str  # a key of `termination.TERMINATIONS`, "own", or "unknown"
 
     def task(self, termination: str | TerminationFn | None = None) -> Task:
         """What an agent must know of the environment.
@@ -75,6 +76,11 @@ def make(
             seed that is out of range, or a Python package that the environment needs.
     """
     parsed = parse_name(name)
+    if parsed.family in DEVICE_FAMILIES:
+        raise ValueError(
+            f"env: {name!r} is stepped on the device and is no Gymnasium environment; use "
+            "environments.vector, or environments.functional and environments.streams"
+        )
     rho = _check_action_cost(parsed.action_cost if action_cost is None else action_cost)
     check_seed(seed)
     env = _make_suite(parsed, seed, render) if parsed.family == "dmc" else _make_gym(parsed, render)
@@ -89,6 +95,19 @@ def make(
 
 def spec(name: str, action_cost: float | None = None) -> Spec:
     """The `Spec` of an environment; builds it once to look."""
+    parsed = parse_name(name)
+    if parsed.family in DEVICE_FAMILIES:
+        on_device = functional.load(name)
+        return Spec(
+            name=name,
+            observation_size=on_device.observation_size,
+            action_size=on_device.action_size,
+            action_cost=_check_action_cost(
+                parsed.action_cost if action_cost is None else action_cost
+            ),
+            max_episode_steps=on_device.episode_length,
+            termination=termination_name(name),
+        )
     env = make(name, action_cost=action_cost)
     try:
         return spec_of(env)
