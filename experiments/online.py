@@ -24,8 +24,8 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_string(
         "env",
         "cartpole_swingup",
-        f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, or gym:ID; stepped on "
-        "the device: brax:NAME, playground:NAME, or functional:MODULE:FUNCTION for one of your own, which "
+        f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, or gym:ID; on the device "
+        "brax:NAME, playground:NAME, or functional:MODULE:FUNCTION for one of your own, which "
         "imports and so executes that module",
         flag_values=values,
     )

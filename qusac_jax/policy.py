@@ -3,7 +3,7 @@
 import json
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,17 @@ import orbax.checkpoint as ocp
 from qusac_jax._checks import is_concrete
 from qusac_jax.qusac import networks
 
-Policy = Callable[..., jax.Array]
+
+class Policy(NamedTuple):
+    """`policy(observation, key=None) -> action`, see `load_policy`."""
+
+    observation_size: int  # O
+    action_size: int  # A
+    function: Callable[..., jax.Array]
+
+    def __call__(self, observation: Any, key: jax.Array | None = None) -> jax.Array:
+        """The mean action `[..., A]` without a key, a draw with one."""
+        return self.function(observation, key)
 
 
 def save_policy(
@@ -95,4 +105,4 @@ def load_policy(path: str | pathlib.Path, *, seed_index: int = 0) -> Policy:
             raise ValueError("observation must be finite, got NaN or infinity in it")
         return act(jnp.asarray(observation), key)
 
-    return policy
+    return Policy(observation_size, action_size, policy)
