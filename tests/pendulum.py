@@ -47,3 +47,16 @@ class Pendulum:
 
     def termination(self, observation, action, next_observation):
         return jnp.abs(next_observation[..., 2]) > MAX_SPEED
+
+
+class Exploding(Pendulum):
+    """Its speed is infinite as soon as it hangs to one side."""
+
+    episode_length = 30
+
+    def step(self, state, action, key):
+        state = super().step(state, action, key)
+        return state._replace(speed=jnp.where(jnp.abs(state.angle) > 1.0, jnp.inf, state.speed))
+
+    def terminated(self, state):
+        return jnp.zeros((), bool)

@@ -74,8 +74,7 @@ class PackagedEnvironment:
         # Brax writes into dictionaries of the state that it is given: a copy keeps this pure.
         copy = jax.tree.map(lambda x: x, state)
         after = _without_metrics(self._env.step(copy, action))
-        # Some tasks put Python numbers into their states.
-        return jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), after, self._like)
+        return jax.tree.map(_as, after, self._like)
 
     def observation(self, state: Any) -> jax.Array:
         """`[O]`."""
@@ -127,7 +126,7 @@ def load_playground(task: str) -> PackagedEnvironment:
     Raises:
         ValueError: if Playground is not installed, has no such task or cannot load it.
     """
-    suite = _import("mujoco_playground.dm_control_suite", "playground")
+    suite = _import("mujoco_playground", "playground").dm_control_suite
     name = PLAYGROUND_ALIASES.get(task, task)
     if name not in suite.ALL_ENVS:
         raise ValueError(
@@ -157,3 +156,9 @@ def _import(module: str, extra: str) -> Any:
 
 def _without_metrics(state: Any) -> Any:
     return state.replace(metrics={})
+
+
+def _as(value: Any, like: jax.ShapeDtypeStruct) -> jax.Array:
+    """A value in the dtype that it has after a reset: some tasks put Python numbers there."""
+    is_key = jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
+    return value if is_key else jnp.asarray(value, like.dtype)
