@@ -1,6 +1,7 @@
 """Environments on the device: the protocol, automatic resets, saved states."""
 
 import functools
+import pathlib
 import types
 
 import jax
@@ -158,6 +159,14 @@ def with_changes(**changes):
 def test_what_does_not_keep_to_the_protocol_is_named(changes, message):
     with pytest.raises(ValueError, match=message):
         functional.check(with_changes(**changes), "mine")
+
+
+def test_the_example_of_the_documentation_keeps_to_the_protocol():
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "environments.md").read_text()
+    (example,) = [x for x in page.split("```") if x.startswith("python") and "class Pendulum" in x]
+    names = {}
+    exec(example.removeprefix("python"), names)
+    functional.check(names["Pendulum"](), "documentation")
 
 
 @pytest.mark.parametrize(
