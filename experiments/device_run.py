@@ -117,6 +117,8 @@ class DeviceRun(OnlineRun):
         self._eval_env.streams, episodes = self._run_evaluation(
             self._state.actor, self._eval_env.streams
         )
+        if not np.isfinite(np.asarray(episodes.episode_return)).all():
+            raise ValueError(f"{not_finite(self._env_name)}, evaluating at step {self.step}")
         shaped = lambda x: np.asarray(x, float).reshape(len(self._seeds), -1, *x.shape[1:])
         return Evaluation(
             episode_return=shaped(episodes.episode_return),

@@ -58,7 +58,7 @@ def start(env: FunctionalEnvironment, key: chex.PRNGKey) -> Stream:
         The stream before its first step.
     """
     key, key_reset = jax.random.split(key)
-    state = env.reset(key_reset)
+    state = _strongly_typed(env.reset(key_reset))
     return Stream(
         state=state,
         observation=_observe(env, state),
@@ -97,7 +97,7 @@ def advance(
     key, key_step = jax.random.split(stream.key)
     action = jnp.clip(action, -1.0, 1.0)
     own_action = _to_bounds(env, action)
-    state = env.step(stream.state, own_action, key_step)
+    state = _strongly_typed(env.step(stream.state, own_action, key_step))
     task_reward = jnp.asarray(env.reward(stream.state, own_action, state), jnp.float32)
     reward = task_reward - action_cost * jnp.sum(jnp.square(action))
     length = stream.episode_length + 1
@@ -128,6 +128,12 @@ def advance(
         episode_length=if_ended(length),
     )
     return after, result
+
+
+def _strongly_typed(state: State) -> State:
+    """Without JAX's weak types, which would have a loop compiled for twice."""
+    is_key = lambda x: jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
+    return jax.tree.map(lambda x: x if is_key(x) else jnp.asarray(x, jnp.result_type(x)), state)
 
 
 def _observe(env: FunctionalEnvironment, state: State) -> jax.Array:
