@@ -32,7 +32,10 @@ def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
-    names = f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, or gym:ID"
+    names = (
+        f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, gym:ID, or gym:MODULE:ID, which "
+        "imports and so executes that module"
+    )
     steps = ", ".join(f"{steps:,} for {size}" for size, steps in _NUM_STEPS.items())
     flags.DEFINE_string("env", None, names, **define)
     flags.DEFINE_enum("size", "paper", list(SIZES), "of networks and batches", **define)
@@ -116,6 +119,7 @@ def run(options: Any) -> int | None:
         "action_cost": spec.action_cost,
         "reward_threshold": qusac.diagnostics.REWARD_THRESHOLD,
     }
+    environments.check_continues(options.env, seed=options.seed)
     directory = RunDirectory(workdir, _description(options, config, schedule))
     with cli.stop_signals() as stopped:
         print(f"run directory: {workdir}", flush=True)

@@ -14,7 +14,7 @@ from experiments import cost, device_loop
 from experiments.evaluation import Evaluation
 from experiments.online_run import OnlineRun
 from experiments.run_directory import RunDirectory
-from qusac_jax import qusac
+from qusac_jax import environments, qusac
 from qusac_jax.environments.device_vector import DeviceVector, not_finite
 
 
@@ -95,7 +95,7 @@ class DeviceRun(OnlineRun):
     def _note_report(self, plan: device_loop.Plan, report: device_loop.Report) -> None:
         """Takes over what happened, for the log; raises `ValueError` where it is not finite."""
         if np.asarray(report.is_faulty).any():
-            raise ValueError(f"{not_finite(self._env_name)}, before step {self.step}")
+            raise environments.FaultyEnvironmentError(not_finite(self._env_name))
         if plan.refresh.any():
             self._note_fit(report.fit)
         self._check_update(report.metrics if plan.learn.any() else {}, self._action)
@@ -118,7 +118,7 @@ class DeviceRun(OnlineRun):
             self._state.actor, self._eval_env.streams
         )
         if not np.isfinite(np.asarray(episodes.episode_return)).all():
-            raise ValueError(f"{not_finite(self._env_name)}, evaluating at step {self.step}")
+            raise environments.FaultyEnvironmentError(not_finite(self._env_name))
         shaped = lambda x: np.asarray(x, float).reshape(len(self._seeds), -1, *x.shape[1:])
         return Evaluation(
             episode_return=shaped(episodes.episode_return),

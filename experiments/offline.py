@@ -27,7 +27,13 @@ def make_flags() -> flags.FlagValues:
         "a Minari id, a D4RL HDF5 file or a folder of a Minari dataset; required",
         **define,
     )
-    flags.DEFINE_string("env", None, "to evaluate in; default what the dataset names", **define)
+    flags.DEFINE_string(
+        "env",
+        None,
+        "to evaluate in; default what the dataset names; gym:MODULE:ID imports and so executes "
+        "that module",
+        **define,
+    )
     flags.DEFINE_string(
         "dynamics", None, "workdir of a run whose fitted dynamics are taken", **define
     )

@@ -14,6 +14,7 @@ from experiments import calibration, cost, seeds
 from experiments.evaluation import Evaluation
 from experiments.run import Run
 from experiments.run_directory import RunDirectory
+from experiments.termination_check import TerminationCheck
 from qusac_jax import datasets, qusac
 from qusac_jax.checkpoint import Checkpointer, CheckpointError
 from qusac_jax.qusac import replay
@@ -57,9 +58,11 @@ class OfflineRun(Run):
         self._values_at = self._mapped(qusac.diagnostics.values_at, **both)
         self._state = self._state._replace(replay=self._buffer(dataset.transitions()))
         self._has_announced = False
+        self._ends = TerminationCheck(config, task, len(self._seeds), self._mapped)
 
     def prepare(self) -> None:
         """Fits the dynamics, or takes those of another run (Algorithm 3, line 2)."""
+        self._ends.update(self._state.replay, self._dataset.num_transitions, "dataset")
         if self.step or not self._config.uses_model:
             return
         own = self._directory.path / "dynamics"
@@ -165,6 +168,8 @@ class OfflineRun(Run):
         if reference is not None:
             scores = datasets.normalized_score(episodes.episode_task_return, reference)
             summary["final_scores"] = scores.mean(1).tolist()
+        if self._ends.is_needed:
+            summary["termination_disagreements"] = self._ends.state()
         return summary
 
     def _draw(self, episodes: Evaluation) -> None:

@@ -24,9 +24,9 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_string(
         "env",
         "cartpole_swingup",
-        f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, or gym:ID; on the device "
-        "brax:NAME, playground:NAME, or functional:MODULE:FUNCTION for one of your own, which "
-        "imports and so executes that module",
+        f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, gym:ID, or on the device "
+        "brax:NAME or playground:NAME; gym:MODULE:ID and functional:MODULE:FUNCTION import and so "
+        "execute that module",
         flag_values=values,
     )
     flags.DEFINE_string(

@@ -13,6 +13,7 @@ from experiments import cost, handover
 from experiments.evaluation import Evaluation
 from experiments.run import Run
 from experiments.run_directory import RunDirectory
+from experiments.termination_check import TerminationCheck
 from qusac_jax import environments, qusac
 
 # Bytes; a larger state is not made twice.
@@ -52,6 +53,7 @@ class OnlineRun(Run):
         self._refresh = self._mapped(qusac.refresh, donate=(0,), **both)
         self._collect = self._mapped(qusac.collect, donate=(0,), **both)
         self._train_step = self._mapped(qusac.train_step, donate=(0,), **both)
+        self._ends = TerminationCheck(config, task, len(self._seeds), self._mapped)
         self._observation = self._env.reset()
         self._action = np.asarray(
             self._act(self._state.actor, self._observation, self._program_keys)
@@ -138,17 +140,42 @@ class OnlineRun(Run):
 
     def _summary(self, episodes: Evaluation) -> dict[str, Any]:
         del episodes
-        return {"rewarded_steps": self._rewarded_steps.tolist()}
+        summary: dict[str, Any] = {"rewarded_steps": self._rewarded_steps.tolist()}
+        if self._ends.is_needed:
+            summary["termination_disagreements"] = self._ends.state()
+        return summary
+
+    def _look_at_data(self) -> None:
+        self._ends.update(self._state.replay, self.step, f"step {self.step}")
+
+    def _metadata(self) -> dict[str, Any]:
+        return {"terminations": self._ends.state()}
+
+    def _set_metadata(self, metadata: dict[str, Any]) -> None:
+        self._ends.restore(metadata.get("terminations", {}), self.step)
 
     def _host_state(self) -> dict[str, Any]:
         return {
-            "env": self._env.state(),
+            "env": self._env_state(self._env),
             "action": self._action,
             "last_return": self._last_return,
             "rewarded_steps": self._rewarded_steps,
         }
 
     def _set_host_state(self, host: dict[str, Any]) -> None:
-        self._observation = self._env.set_state(host["env"])
+        if not self._restarts_env:
+            self._observation = self._env.set_state(host["env"])
         self._action = host["action"]
         self._last_return, self._rewarded_steps = host["last_return"], host["rewarded_steps"]
+
+    def _restart_environments(self) -> None:
+        super()._restart_environments()
+        self._env.close()
+        self._env = environments.vector(
+            self._env_name,
+            [self._later_seed(seed) for seed in self._seeds],
+            action_cost=self._action_cost,
+        )
+        self._observation = self._env.reset()
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, self.step))(self._program_keys)
+        self._action = np.asarray(self._act(self._state.actor, self._observation, keys))

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from absl import flags
 
 from experiments import cli, cost
@@ -79,6 +80,14 @@ def define_flags(
         "which checkpoint of the workdir to continue from; never: refuse a workdir that has one",
         **define,
     )
+    flags.DEFINE_enum(
+        "resume_env",
+        "exact",
+        ["exact", "restart"],
+        "exact: environments go on where they were; restart: a continued run begins its episodes "
+        "anew, for environments that cannot be saved",
+        **define,
+    )
     flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
     flags.DEFINE_boolean("video", False, "write an mp4 of an episode at the end", **define)
     cli.define_config(values, "config", qusac.Config(), _ABOUT_CONFIG)
@@ -124,10 +133,13 @@ def check_environment(options: Any, env: str) -> None:
         if options.video:
             raise ValueError(f"video: {env!r} is stepped on the device; leave --video out")
         return
-    copies = environments.VectorEnvironment(env, [options.seed])
-    copies.reset()
-    copies.state()
-    copies.close()
+    if options.resume_env == "exact":
+        environments.check_continues(env, seed=options.seed)
+    else:
+        copies = environments.VectorEnvironment(env, [options.seed])
+        copies.reset()
+        copies.step(np.zeros((1, copies.spec.action_size)))
+        copies.close()
     if options.video:
         try:
             environments.check_video_packages()
@@ -188,6 +200,7 @@ def train(
             checkpoint_every=options.checkpoint_every,
             reward_threshold=options.reward_threshold,
             devices=devices,
+            resume_env=options.resume_env,
         )
         run.resume(options.resume)
         if stopped() is None:
@@ -219,6 +232,7 @@ def _description(
         **{name: getattr(options, name) for name in _NAMED},
         "action_cost": spec.action_cost,
         "reward_threshold": options.reward_threshold,
+        **({"resume_env": "restart"} if options.resume_env == "restart" else {}),
         **({"termination": options.termination} if options.termination else {}),
         **about,
         "config": dataclasses.asdict(config),

@@ -21,7 +21,7 @@ from experiments.evaluation import Evaluation, evaluate
 from experiments.run_directory import RunDirectory
 from experiments.speed import Speed
 from qusac_jax import environments, qusac
-from qusac_jax.checkpoint import Checkpointer
+from qusac_jax.checkpoint import Checkpointer, Restored
 from qusac_jax.policy import save_policy
 from qusac_jax.qusac.fitting import FitReport
 
@@ -49,8 +49,13 @@ class Run(abc.ABC):
         checkpoint_every: int,
         reward_threshold: float,
         devices: Sequence[Any],
+        resume_env: str = "exact",
     ):
-        """Builds evaluation environments and the state of a run that has not begun."""
+        """Builds evaluation environments and the state of a run that has not begun.
+
+        With `resume_env` "restart", checkpoints do not hold the environments: their episodes begin
+        anew when the run is continued.
+        """
         self._directory = directory
         self._env_name = env
         self._config, self._task = config, task
@@ -59,15 +64,10 @@ class Run(abc.ABC):
         self._action_cost = action_cost
         self._eval_every = eval_every
         self._checkpoint_every = checkpoint_every
-        self._eval_env = environments.vector(
-            env,
-            [
-                (_EVAL_SEED_OFFSET * (s + 1) + e) % 2**32
-                for s in self._seeds
-                for e in range(eval_episodes)
-            ],
-            action_cost=action_cost,
-        )
+        self._eval_episodes = eval_episodes
+        self._eval_env = self._make_eval_env()
+        self._restarts_env = resume_env == "restart"
+        self._restarts: list[int] = []  # steps at which episodes began anew
         self._checkpointer = Checkpointer(directory.checkpoints)
         self._speed = Speed()
         self._placement = seeds.sharding(len(self._seeds), devices)
@@ -103,6 +103,18 @@ class Run(abc.ABC):
     @abc.abstractmethod
     def _set_host_state(self, host: dict[str, Any]) -> None:
         """Continues from what `_host_state` returned."""
+
+    def _metadata(self) -> dict[str, Any]:
+        """What a checkpoint holds beside arrays; JSON-compatible."""
+        return {}
+
+    def _set_metadata(self, metadata: dict[str, Any]) -> None:
+        """Continues from what `_metadata` returned; from nothing for an older checkpoint."""
+        del metadata
+
+    def _look_at_data(self) -> None:
+        """Checks of the transitions that have come since it was last called."""
+        return
 
     def _episode_columns(self, episodes: Evaluation) -> dict[str, np.ndarray]:
         """Columns of metrics.csv about the evaluation, `[R]` each, beside its returns."""
@@ -153,17 +165,60 @@ class Run(abc.ABC):
                 f"{directory.path}; use --num_steps={restored.step} or more"
             )
         directory.check_checkpoint(restored.step, restored.metadata)
+        self._check_restarts(restored)
+        self.step = restored.step
         self._state, host = restored.device, restored.host
-        self._eval_env.set_state(host["eval_env"])
+        self._restarts = list(restored.metadata.get("restarts", []))
         self._set_host_state(host)
+        self._set_metadata(restored.metadata)
+        if self._restarts_env:
+            self._restarts.append(self.step)
+            self._restart_environments()
+        else:
+            self._eval_env.set_state(host["eval_env"])
         self._fit_mse, self._fit_epochs = host["fit_mse"], host["fit_epochs"]
         # Everything that can be wrong with the checkpoint has been checked: now files may change.
         directory.rewind(restored.metadata["metrics_size"], restored.step)
         self._checkpointer.delete_after(restored.step)
         directory.accept(restored.step)
-        self.step = restored.step
         self._speed.restore(restored.metadata.get("speed", {}), self.step)
-        print(f"continuing at step {self.step}", flush=True)
+        anew = ", with new episodes (--resume_env=restart)" if self._restarts_env else ""
+        print(f"continuing at step {self.step}{anew}", flush=True)
+
+    def _check_restarts(self, restored: Restored) -> None:
+        if restored.metadata.get("resume_env") == "restart" and not self._restarts_env:
+            raise ValueError(
+                f"resume_env is 'exact', but checkpoint {restored.step} in {self._directory.path} "
+                "does not hold its environments; continue with --resume_env=restart"
+            )
+
+    def _restart_environments(self) -> None:
+        """Begins all episodes anew, from initial states that the run has not seen."""
+        self._eval_env.close()
+        self._eval_env = self._make_eval_env(self._later_seed)
+
+    def _later_seed(self, seed: int) -> int:
+        """A seed for what begins at this step."""
+        return int(np.random.SeedSequence([seed, self.step]).generate_state(1)[0])
+
+    def _make_eval_env(
+        self, seed_of: Callable[[int], int] = lambda seed: seed
+    ) -> environments.AnyVector:
+        return environments.vector(
+            self._env_name,
+            [
+                seed_of((_EVAL_SEED_OFFSET * (s + 1) + e) % 2**32)
+                for s in self._seeds
+                for e in range(self._eval_episodes)
+            ],
+            action_cost=self._action_cost,
+        )
+
+    def _env_state(self, env: environments.AnyVector) -> dict[str, np.ndarray]:
+        """What a checkpoint holds of environments; nothing if their episodes begin anew."""
+        if not self._restarts_env:
+            return env.state()
+        return {name: np.zeros(0) for name in environments.STATE_FIELDS}
 
     def _start_over(self, mode: str) -> None:
         directory = self._directory
@@ -193,6 +248,12 @@ class Run(abc.ABC):
         number = stopped()
         if number is not None:  # nothing has been done that is not saved
             return number
+        try:
+            return self._train(stopped)
+        except environments.FaultyEnvironmentError as error:
+            raise ValueError(f"{error}. At step {self.step} of the run; {self._good()}") from error
+
+    def _train(self, stopped: Callable[[], int | None]) -> int | None:
         bar = tqdm(
             total=self._num_steps,
             initial=self.step,
@@ -220,13 +281,19 @@ class Run(abc.ABC):
 
     def finish(self, about: dict[str, Any]) -> None:
         """Writes the policy, summary.json and the learning curve."""
-        config = self._config
+        config, spec = self._config, self._eval_env.spec
         save_policy(
             self._directory.path / "policy",
             self._state.actor,
             hidden=config.actor_hidden,
-            action_size=self._task.action_size,
-            metadata={"env": self._env_name, "seeds": self._seeds, "step": self.step},
+            action_low=spec.action_low,
+            action_high=spec.action_high,
+            metadata={
+                "env": spec.name,
+                "action_cost": spec.action_cost,
+                "seeds": self._seeds,
+                "step": self.step,
+            },
         )
         final = self._run_episodes()
         rate = self._speed.learning_rate()
@@ -239,6 +306,7 @@ class Run(abc.ABC):
                 "final_returns": final.episode_return.mean(1).tolist(),
                 "final_task_returns": final.episode_task_return.mean(1).tolist(),
                 **self._summary(final),
+                **({"episodes_began_anew_at": self._restarts} if self._restarts_env else {}),
                 "updates_per_second": None if rate is None else rate * updates,
                 "compilations": self._speed.compilations(),
             }
@@ -277,14 +345,17 @@ class Run(abc.ABC):
 
     def _check_finite(self, name: str, value: np.ndarray) -> None:
         if not np.isfinite(value).all():
-            steps = self._checkpointer.steps()
-            good = f"the last good checkpoint is {steps[-1]}" if steps else "there is no checkpoint"
             rows = np.isfinite(value).reshape(len(self._seeds), -1)
             wrong = [seed for seed, row in zip(self._seeds, rows, strict=True) if not row.all()]
             raise ValueError(
                 f"training diverged at step {self.step}: {name} is not finite for seeds {wrong}; "
-                f"{good} in {self._directory.checkpoints}. Try smaller learning rates or risk"
+                f"{self._good()}. Try smaller learning rates or risk"
             )
+
+    def _good(self) -> str:
+        steps = self._checkpointer.steps()
+        good = f"the last good checkpoint is {steps[-1]}" if steps else "there is no checkpoint"
+        return f"{good} in {self._directory.checkpoints}"
 
     def _run_episodes(self) -> Evaluation:
         actor = self._state.actor
@@ -297,6 +368,7 @@ class Run(abc.ABC):
 
     def _evaluate(self, bar: tqdm, metrics: dict[str, jax.Array]) -> None:
         """Evaluates, logs a row per seed, prints a line."""
+        self._look_at_data()
         rate = self._speed.pace(self.step)
         update = {name: np.asarray(value) for name, value in metrics.items()}
         for name, value in update.items():
@@ -328,7 +400,7 @@ class Run(abc.ABC):
     def _all_host_state(self) -> dict[str, Any]:
         return {
             **self._host_state(),
-            "eval_env": self._eval_env.state(),
+            "eval_env": self._env_state(self._eval_env),
             "fit_mse": self._fit_mse,
             "fit_epochs": self._fit_epochs,
         }
@@ -337,9 +409,13 @@ class Run(abc.ABC):
         """Writes a checkpoint, unless it could not be continued."""
         for name, finite in self._finite_parts(self._state).items():
             self._check_finite(name, np.where(finite, 0.0, np.nan))
+        self._look_at_data()
         metadata = {
             "metrics_size": self._directory.metrics_size(),
             "identity": self._directory.identity(),
             "speed": self._speed.state(),
+            **self._metadata(),
         }
+        if self._restarts_env:
+            metadata |= {"resume_env": "restart", "restarts": self._restarts}
         self._checkpointer.save(self.step, self._state, self._all_host_state(), metadata)

@@ -34,7 +34,7 @@ _LOCK = ".lock"
 _UNFINISHED = (_LOCK, "config.partial")  # what a process that died at its start may leave
 _PROGRAM = ("versions", "git_commit", "device")  # what computes, `describe_program`
 # What may differ when a run is continued; everything else decides its results.
-_FREE = (*_PROGRAM, "earlier", "num_steps", "num_episodes", "checkpoint_every")
+_FREE = (*_PROGRAM, "earlier", "num_steps", "num_episodes", "checkpoint_every", "resume_env")
 
 
 class RunDirectory:

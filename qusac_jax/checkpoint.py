@@ -4,9 +4,7 @@ A checkpoint is written under a temporary name and renamed when complete, so a r
 saving leaves the previous checkpoint as it was.
 """
 
-import json
 import pathlib
-import zlib
 from typing import Any, NamedTuple
 
 import jax
@@ -14,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-PyTree = Any
+from qusac_jax import _checksums
 
-# Checksums of a checkpoint's files: TensorStore notices most damage, but late and not all.
-_CHECKSUMS = "checksums.json"
+PyTree = Any
 
 
 class CheckpointError(ValueError):
@@ -82,7 +79,7 @@ class Checkpointer:
             manager.wait_until_finished()
             if not saved:  # Orbax keeps to the order of steps
                 raise ValueError(f"there are later checkpoints, {self.steps()}")
-            _write_checksums(self._directory / str(step))
+            _checksums.write(self._directory / str(step))
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 f"could not write checkpoint {step} to {self._directory}: {_first_line(error)}; "
@@ -130,7 +127,7 @@ class Checkpointer:
             raise CheckpointError(
                 f"there is no checkpoint {step} in {self._directory}; there are {steps}"
             )
-        _verify_checksums(self._directory / str(step))
+        _verify(self._directory / str(step))
         target = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
             jax.tree.map(_key_to_data, device),
@@ -189,30 +186,14 @@ class Checkpointer:
         return self._manager
 
 
-def _checksums(directory: pathlib.Path) -> dict[str, int]:
-    files = sorted(f for f in directory.rglob("*") if f.is_file() and f.name != _CHECKSUMS)
-    return {str(f.relative_to(directory)): zlib.crc32(f.read_bytes()) for f in files}
-
-
-def _write_checksums(directory: pathlib.Path) -> None:
-    partial = directory / (_CHECKSUMS + ".partial")
-    partial.write_text(json.dumps(_checksums(directory), indent=1))
-    partial.rename(directory / _CHECKSUMS)
-
-
-def _verify_checksums(directory: pathlib.Path) -> None:
+def _verify(directory: pathlib.Path) -> None:
     """Raises `CheckpointError` if a file of the checkpoint is not what was written."""
-    path = directory / _CHECKSUMS
-    if not path.is_file():  # killed between Orbax's rename and ours: the data is complete
+    if not _checksums.is_there(directory):  # killed between Orbax's rename and ours: data complete
         return
     try:
-        expected = json.loads(path.read_text())
-        if not isinstance(expected, dict):
-            raise ValueError("it is not a JSON object")
-        found = _checksums(directory)
+        wrong = _checksums.changed(directory)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {_first_line(error)}") from error
-    wrong = [name for name, checksum in expected.items() if found.get(name) != checksum]
+        raise CheckpointError(f"{directory}: {_first_line(error)}") from error
     if wrong:
         raise CheckpointError(
             f"checkpoint {directory} is damaged: {', '.join(wrong[:3])} changed, was truncated or "

@@ -24,7 +24,7 @@ def export_policy(
 
     ```python
     act = jax.export.deserialize(pathlib.Path("policy.stablehlo").read_bytes()).call
-    actions = act(observations)  # [B, O] float32, any B -> [B, A]
+    actions = act(observations)  # [B, O] float32, any B -> [B, A] in the environment's units
     ```
 
     Args:

@@ -1,29 +1,32 @@
-"""A trained policy as a file, and as a function of observations."""
+"""A trained policy as a file, and as a function of observations.
+
+Axes: R seeds, O observation size, A action size.
+"""
 
 import json
 import pathlib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from qusac_jax import _checksums
 from qusac_jax._checks import is_concrete
 from qusac_jax.qusac import networks
 
+if TYPE_CHECKING:
+    import gymnasium
 
-class Policy(NamedTuple):
-    """`policy(observation, key=None) -> action`, see `load_policy`."""
-
-    observation_size: int  # O
-    action_size: int  # A
-    function: Callable[..., jax.Array]
-
-    def __call__(self, observation: Any, key: jax.Array | None = None) -> jax.Array:
-        """The mean action `[..., A]` without a key, a draw with one."""
-        return self.function(observation, key)
+_DESCRIPTION = "policy.json"
+_BOUNDS = ("action_low", "action_high")
+_REMEDY = (
+    "run the training's command again with its --workdir, which only writes the policy anew where "
+    "the run is finished"
+)
 
 
 def save_policy(
@@ -31,23 +34,139 @@ def save_policy(
     actor: networks.Params,
     *,
     hidden: tuple[int, ...],
-    action_size: int,
+    action_low: Sequence[float],
+    action_high: Sequence[float],
     metadata: dict[str, Any],
 ) -> None:
-    """Writes the actors of R seeds, replacing what is there.
+    """Writes the actors of R seeds with checksums, replacing what is there.
 
     Args:
         path: directory to write.
         actor: parameters, leaves `[R, ...]`.
         hidden: layer sizes of the actor.
-        action_size: A.
-        metadata: JSON-compatible facts about the run, such as its environment.
+        action_low: `[A]`, the action of the environment that -1 stands for.
+        action_high: `[A]`, the one that 1 stands for.
+        metadata: JSON-compatible facts about the run; `Policy.environment` needs `env` and
+            `action_cost` among them.
     """
     path = pathlib.Path(path).absolute()
+    partial = path.with_name(f"{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
     with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path / "actor", actor, force=True)
-    description = {"hidden": list(hidden), "action_size": action_size, **metadata}
-    (path / "policy.json").write_text(json.dumps(description, indent=2) + "\n")
+        checkpointer.save(partial / "actor", actor, force=True)
+    description = {
+        **metadata,
+        "hidden": list(hidden),
+        "action_size": len(action_low),
+        "action_low": list(action_low),
+        "action_high": list(action_high),
+    }
+    (partial / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+    _checksums.write(partial)
+    shutil.rmtree(path, ignore_errors=True)
+    partial.rename(path)
+
+
+class Policy:
+    """A policy that acts in the units of the environment that it was trained in.
+
+    `policy(observation, key=None)` maps observations `[..., O]` to actions `[..., A]` between
+    `action_low` and `action_high`: the mean action without a key, a draw with one. It is compiled,
+    and can itself be used under `jit` and `vmap`.
+
+    Attributes:
+        observation_size: O.
+        action_size: A.
+        action_low: `[A]` float32, least action of the environment.
+        action_high: `[A]` float32, largest one.
+        description: what else is known of the run, such as `env` and `seeds`.
+    """
+
+    def __init__(self, params: networks.Params, description: dict[str, Any]):
+        """Takes the weights of one seed, and what `save_policy` wrote about them."""
+        self.description = description
+        # In double precision: exact for bounds such as -2 and 2.
+        low, high = (np.asarray(description[name], np.float64) for name in _BOUNDS)
+        self._center, self._scale = np.float32((low + high) / 2), np.float32((high - low) / 2)
+        self.action_low, self.action_high = low.astype(np.float32), high.astype(np.float32)
+        self.action_size = len(self.action_low)
+        self.observation_size = params["params"]["MLP_0"]["Dense_0"]["kernel"].shape[0]
+        actor = networks.Actor(tuple(description["hidden"]), self.action_size)
+
+        @jax.jit
+        def act(observation: jax.Array, key: jax.Array | None) -> jax.Array:
+            if key is None:
+                return networks.mean_action(actor, params, observation)
+            return networks.sample_action(actor, params, observation, key)[0]
+
+        self._act = act
+
+    def __call__(self, observation: Any, key: jax.Array | None = None) -> jax.Array:
+        """Actions `[..., A]` in the environment's own units.
+
+        Args:
+            observation: `[..., O]`, flat, as in training.
+            key: of the draw, consumed; None for the mean action.
+
+        Raises:
+            ValueError: for observations of another size or, outside `jit`, with NaN or infinity.
+        """
+        action = self._center + self._scale * self.normalized(observation, key)
+        return jnp.clip(action, self.action_low, self.action_high)
+
+    def normalized(self, observation: Any, key: jax.Array | None = None) -> jax.Array:
+        """The same as `policy(observation, key)`, in [-1, 1].
+
+        For `environments.make` and `environments.VectorEnvironment`, whose actions lie there.
+        """
+        shape = np.shape(observation)
+        if not shape or shape[-1] != self.observation_size:
+            raise ValueError(
+                f"observation must have shape [..., {self.observation_size}], got {shape}; flatten "
+                "it as in training"
+            )
+        if is_concrete(observation) and not np.isfinite(np.asarray(observation)).all():
+            raise ValueError("observation must be finite, got NaN or infinity in it")
+        return self._act(jnp.asarray(observation), key)
+
+    def environment(self, *, seed: int | None = None, render: bool = False) -> "gymnasium.Env":
+        """The environment of the training: for `action = policy(observation)`.
+
+        As `environments.make` builds it, with flat float32 observations, a time limit and the
+        training's action cost in its reward, but with actions in the environment's own units. The
+        module of `gym:MODULE:ID` is imported, and so executed.
+
+        Args:
+            seed: of its random numbers, in [0, 2**32).
+            render: whether `render()` is to return pictures.
+
+        Raises:
+            ValueError: if it cannot be built here, or has other sizes or bounds than in training.
+        """
+        from gymnasium.wrappers import RescaleAction
+
+        from qusac_jax import environments  # slow to import, and not needed for acting
+
+        env = environments.make(
+            self.description["env"],
+            action_cost=self.description.get("action_cost"),
+            seed=seed,
+            render=render,
+        )
+        low, high = np.asarray(env.get_wrapper_attr("action_bounds"), np.float32)
+        is_same = np.array_equal(low, self.action_low) and np.array_equal(high, self.action_high)
+        if not is_same or env.observation_space.shape != (self.observation_size,):
+            env.close()
+            raise ValueError(
+                f"env: {self.description['env']!r} is another here than in training: its actions "
+                f"lie in {low.tolist()} to {high.tolist()} and its observations have shape "
+                f"{env.observation_space.shape}, but the policy's actions lie in "
+                f"{self.action_low.tolist()} to {self.action_high.tolist()} and its observations "
+                f"have {self.observation_size} numbers; install the package version of the training"
+            )
+        if np.all(low == -1) and np.all(high == 1):
+            return env
+        return RescaleAction(env, low, high)
 
 
 def load_policy(path: str | pathlib.Path, *, seed_index: int = 0) -> Policy:
@@ -57,19 +176,16 @@ def load_policy(path: str | pathlib.Path, *, seed_index: int = 0) -> Policy:
         path: a run directory, or the `policy` directory in it.
         seed_index: which seed of a run with several, in [0, R).
 
-    Returns:
-        `policy(observation, key=None) -> action`, jitted: `[..., O] -> [..., A]` in [-1, 1], the
-        mean action without a key, a draw with one.
-
     Raises:
-        ValueError: if there is no complete policy at `path`, or no such seed in it; the policy
-            raises it for observations of another size or, outside `jit`, with NaN or infinity.
+        ValueError: if there is no complete policy at `path`, if a file of it has changed since it
+            was written, or if there is no such seed in it.
     """
     path = pathlib.Path(path).absolute()
     if (path / "policy").is_dir():
         path = path / "policy"
+    _check_files(path)
     try:
-        description = json.loads((path / "policy.json").read_text())
+        description = json.loads((path / _DESCRIPTION).read_text())
         hidden, action_size = tuple(description["hidden"]), int(description["action_size"])
         with ocp.StandardCheckpointer() as checkpointer:
             # Without a target Orbax asks for the devices of the machine that saved; read to NumPy.
@@ -80,29 +196,77 @@ def load_policy(path: str | pathlib.Path, *, seed_index: int = 0) -> Policy:
         raise ValueError(
             f"path {str(path)!r} holds no complete policy; pass the --workdir of a finished run"
         ) from error
+    _check_weights(path, stacked, hidden, action_size)
     num_seeds = jax.tree.leaves(stacked)[0].shape[0]
+    if isinstance(seed_index, bool) or not isinstance(seed_index, int | np.integer):
+        raise ValueError(f"seed_index must be an integer, got {seed_index!r}")
     if not 0 <= seed_index < num_seeds:
         raise ValueError(f"seed_index must lie in [0, {num_seeds}), got {seed_index}")
     params = jax.tree.map(lambda x: jnp.asarray(x[seed_index]), stacked)
-    actor = networks.Actor(hidden, action_size)
+    return Policy(params, _with_bounds(path, description, action_size))
 
-    @jax.jit
-    def act(observation: jax.Array, key: jax.Array | None) -> jax.Array:
-        if key is None:
-            return networks.mean_action(actor, params, observation)
-        return networks.sample_action(actor, params, observation, key)[0]
 
-    observation_size = params["params"]["MLP_0"]["Dense_0"]["kernel"].shape[0]
+def _check_files(path: pathlib.Path) -> None:
+    """Raises `ValueError` if a file changed; policies without bounds have no checksums either."""
+    if not _checksums.is_there(path):
+        return
+    try:
+        changed = _checksums.changed(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"policy {str(path)!r} is damaged: {error}; {_REMEDY}") from error
+    if changed:
+        raise ValueError(
+            f"policy {str(path)!r} is damaged: {', '.join(changed[:3])} changed or is missing; "
+            f"{_REMEDY}"
+        )
 
-    def policy(observation: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        shape = np.shape(observation)
-        if not shape or shape[-1] != observation_size:
+
+def _check_weights(
+    path: pathlib.Path, stacked: Any, hidden: tuple[int, ...], action_size: int
+) -> None:
+    """Raises `ValueError` if policy.json tells of another network than that of the weights."""
+    try:
+        size = stacked["params"]["MLP_0"]["Dense_0"]["kernel"].shape[1]
+        actor = networks.Actor(hidden, action_size)
+        wanted = jax.eval_shape(actor.init, jax.random.key(0), jnp.zeros(size))
+        found = jax.tree.map(lambda x: x.shape[1:], stacked)
+        fits = found == jax.tree.map(lambda x: x.shape, wanted)
+    except Exception:  # flax raises many types for sizes that are none
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"policy {str(path)!r} has a policy.json with hidden {list(hidden)} and action_size "
+            f"{action_size}, which the weights beside it do not have; {_REMEDY}"
+        )
+
+
+def _with_bounds(
+    path: pathlib.Path, description: dict[str, Any], action_size: int
+) -> dict[str, Any]:
+    """The description; versions that did not save bounds are understood where these are known."""
+    env = description.get("env")
+    if not any(name in description for name in _BOUNDS):
+        from qusac_jax.environments.names import ALIASES  # slow to import
+
+        if env not in ALIASES:  # those of the paper have actions in [-1, 1]
             raise ValueError(
-                f"observation must have shape [..., {observation_size}], got {shape}; flatten it "
-                "as in training"
+                f"policy {str(path)!r} does not say in which bounds the actions of {env!r} lie, as "
+                f"it is of an earlier version; {_REMEDY}"
             )
-        if is_concrete(observation) and not np.isfinite(np.asarray(observation)).all():
-            raise ValueError("observation must be finite, got NaN or infinity in it")
-        return act(jnp.asarray(observation), key)
+        ones = [1.0] * action_size
+        return {**description, "action_low": [-x for x in ones], "action_high": ones}
+    if not (_checksums.is_there(path) and _are_bounds(description, action_size)):
+        raise ValueError(
+            f"policy {str(path)!r} is not complete: its checksums or the {action_size} bounds of "
+            f"its actions are missing; {_REMEDY}"
+        )
+    return description
 
-    return Policy(observation_size, action_size, policy)
+
+def _are_bounds(description: dict[str, Any], action_size: int) -> bool:
+    try:
+        low, high = (np.asarray(description[name], np.float64) for name in _BOUNDS)
+    except (KeyError, TypeError, ValueError):
+        return False
+    is_finite = np.isfinite(low).all() and np.isfinite(high).all()
+    return low.shape == high.shape == (action_size,) and bool(is_finite and (low < high).all())

@@ -32,7 +32,14 @@ def saved(tmp_path_factory):
     config, task = small(Config(num_members=2)), Task(4, 2, lambda *_: np.zeros((), bool))
     make = lambda key: init(key, config=config, task=task).actor
     actor = jax.vmap(make)(jax.random.split(jax.random.key(0), 2))
-    save_policy(path, actor, hidden=config.actor_hidden, action_size=2, metadata={"env": "x"})
+    save_policy(
+        path,
+        actor,
+        hidden=config.actor_hidden,
+        action_low=(-2.0, 0.0),
+        action_high=(2.0, 1.0),
+        metadata={"env": "x"},
+    )
     return path
 
 

@@ -303,6 +303,7 @@ def test_help_is_no_mistake():
     code, out, _ = run("--help")
     assert code == 0
     assert "--termination" in out
+    assert "gym:MODULE:ID, which imports and so executes that module" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
@@ -315,6 +316,10 @@ def test_help_is_no_mistake():
         (
             ["--termination=never", "--config.dynamics.learn_termination=true"],
             "termination is given twice",
+        ),
+        (
+            ["--env=gym:Pendulum-v1", "--termination=hopper"],
+            "termination 'hopper' is for Hopper-v4",
         ),
         (["--config.discount=1.0"], "discount must lie in [0, 1), got 1.0"),
         (["--num_seeds=0"], "num_seeds=0: 0 is not a positive integer"),

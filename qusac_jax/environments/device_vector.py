@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax.environments import functional, streams
+from qusac_jax.environments.action_cost import FaultyEnvironmentError
 from qusac_jax.environments.functional import FunctionalEnvironment
 from qusac_jax.environments.make import Spec, check_seed, spec
 from qusac_jax.environments.names import DEVICE_FAMILIES, parse_name
@@ -100,7 +101,7 @@ class DeviceVector:
         )
         result = jax.tree.map(np.asarray, result)
         if not (np.isfinite(result.next_observation).all() and np.isfinite(result.reward).all()):
-            raise ValueError(not_finite(self.spec.name))
+            raise FaultyEnvironmentError(not_finite(self.spec.name))
         return result
 
     def state(self) -> dict[str, np.ndarray]:

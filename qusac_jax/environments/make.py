@@ -12,6 +12,7 @@ from qusac_jax.environments import functional
 from qusac_jax.environments.action_cost import ActionCost
 from qusac_jax.environments.names import DEVICE_FAMILIES, ParsedName, load_suite, parse_name
 from qusac_jax.environments.termination import (
+    check_fits,
     check_termination,
     termination_fn,
     termination_name,
@@ -32,6 +33,10 @@ class Spec(NamedTuple):
     action_cost: float  # rho, >= 0
     max_episode_steps: int
     termination: str  # a key of `termination.TERMINATIONS`, "own", or "unknown"
+    # Bounds of the actions in the environment's own units, which [-1, 1] stands for; A each, empty
+    # where they are not known.
+    action_low: tuple[float, ...] = ()
+    action_high: tuple[float, ...] = ()
 
     def task(self, termination: str | TerminationFn | None = None) -> Task:
         """What an agent must know of the environment.
@@ -41,13 +46,15 @@ class Spec(NamedTuple):
 
         Raises:
             ValueError: if it is not known when an episode ends, and not said, or if the function
-                given does not answer that for observations and actions of these sizes.
+                given does not answer that for observations and actions of these sizes, or is for
+                other tasks.
         """
         ends = termination_fn(self.name, termination)
-        if termination is not None:
-            check_termination(
-                ends, observation_size=self.observation_size, action_size=self.action_size
-            )
+        sizes = {"observation_size": self.observation_size, "action_size": self.action_size}
+        if isinstance(termination, str):
+            check_fits(self.name, termination, **sizes)
+        if termination is not None or self.termination == "own":
+            check_termination(ends, **sizes)
         return Task(self.observation_size, self.action_size, ends)
 
 
@@ -90,7 +97,7 @@ def make(
     if np.any(bounds.low != -1) or np.any(bounds.high != 1):
         ones = np.ones_like(bounds.low)
         env = wrappers.RescaleAction(env, -ones, ones)
-    return ActionCost(env, name=name, action_cost=rho, initial_seed=seed)
+    return ActionCost(env, name=name, action_cost=rho, initial_seed=seed, action_bounds=bounds)
 
 
 def spec(name: str, action_cost: float | None = None) -> Spec:
@@ -107,6 +114,8 @@ def spec(name: str, action_cost: float | None = None) -> Spec:
             ),
             max_episode_steps=on_device.episode_length,
             termination=termination_name(name),
+            action_low=_each(on_device.action_low, on_device.action_size),
+            action_high=_each(on_device.action_high, on_device.action_size),
         )
     env = make(name, action_cost=action_cost)
     try:
@@ -125,7 +134,13 @@ def spec_of(env: gymnasium.Env) -> Spec:
         action_cost=env.get_wrapper_attr("action_cost"),
         max_episode_steps=_max_episode_steps(env),
         termination=termination_name(name),
+        action_low=env.get_wrapper_attr("action_bounds")[0],
+        action_high=env.get_wrapper_attr("action_bounds")[1],
     )
+
+
+def _each(bound: float | tuple[float, ...], count: int) -> tuple[float, ...]:
+    return tuple(np.broadcast_to(np.asarray(bound, float), (count,)).tolist())
 
 
 def check_seed(seed: int | None) -> None:
@@ -165,7 +180,7 @@ def _make_gym(parsed: ParsedName, render: bool) -> gymnasium.Env:
         arguments["max_episode_steps"] = DEFAULT_EPISODE_STEPS
     try:
         return gymnasium.make(registered, **arguments)
-    except Exception as error:  # constructors of other people's environments raise anything
+    except (Exception, SystemExit) as error:  # other people's constructors raise anything
         raise ValueError(
             f"env: 'gym:{parsed.task}' cannot be built here: {error}; install what it needs or "
             "choose another environment"

@@ -2,8 +2,9 @@
 
 MuJoCo's own integration state is what a simulator needs to continue bit by bit. Around it lie
 model fields that tasks change at resets (targets, terrain), quantities that some tasks read before
-the next simulation step (body positions), and the plain attributes of the Python objects:
-wrappers, task, and environment.
+the next simulation step (body positions), the plain attributes of the Python objects (wrappers,
+task, and environment), and the random generators of their spaces. What lies elsewhere is not saved;
+`continuation` finds out whether anything does.
 """
 
 import importlib
@@ -15,7 +16,8 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from qusac_jax.environments import encoding
+from qusac_jax.environments import encoding, space_generators
+from qusac_jax.environments.action_cost import FaultyEnvironmentError
 from qusac_jax.environments.make import make
 
 mujoco: Any = importlib.import_module("mujoco")  # compiled, without type information
@@ -83,6 +85,8 @@ _CONSTANT_TYPES = (
 _CONSTANT_ATTRIBUTES = frozenset(
     {"_saved_kwargs", "env", "fullpath", "metadata", "mujoco_renderer", "render_mode", "spec"}
 )
+_SPACE = "space "  # before the names of spaces among those of attributes
+_FRAME = 8  # bytes before the Python state, for its length
 _INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
 
@@ -98,20 +102,22 @@ def capture(env: gymnasium.Env) -> Captured:
     """Everything that the environment's future depends on.
 
     Raises:
-        ValueError: if an attribute holds something that cannot be saved exactly.
+        FaultyEnvironmentError: if an attribute holds something that cannot be saved exactly.
     """
+    named = [(type(layer).__name__, _saved_parts(layer)) for layer in layers(env)]
+    encoder = encoding.Encoder([parts for _, parts in named])
     attributes = []
-    for layer in _layers(env):
+    for layer_name, parts in named:
         plain = {}
-        for key, value in _variable_attributes(layer).items():
+        for key, value in parts.items():
             try:
-                plain[key] = encoding.encode(value)
+                plain[key] = encoder.encode(value)
             except encoding.NotPlainError as error:
-                raise ValueError(
+                raise FaultyEnvironmentError(
                     f"env: {_name(env)!r} cannot be resumed exactly, because the attribute {key!r} "
-                    f"of its {type(layer).__name__} is a {error}, which holds state that cannot be "
-                    "saved; keep such state out of its attributes, or choose another "
-                    "environment"
+                    f"of its {layer_name} is a {error}, which holds state that cannot be "
+                    "saved; keep such state out of its attributes, choose another environment, or "
+                    "let its episodes begin anew (--resume_env=restart)"
                 ) from error
         attributes.append(plain)
     mujoco_pair = _mujoco_pair(env)
@@ -130,7 +136,7 @@ def capture(env: gymnasium.Env) -> Captured:
 
 def restore(env: gymnasium.Env, captured: Captured) -> None:
     """Puts `env`, built under the same name, into the captured state."""
-    layers = list(_layers(env))
+    current = list(layers(env))
     saved_state = encoding.from_json(captured.python)
     if saved_state["name"] != _name(env):
         raise ValueError(
@@ -138,14 +144,15 @@ def restore(env: gymnasium.Env, captured: Captured) -> None:
             "it for the environment that it was saved from"
         )
     attributes = saved_state["layers"]
-    if len(attributes) != len(layers):
+    if len(attributes) != len(current):
         raise ValueError(
             f"environment state has {len(attributes)} layers, but {_name(env)!r} has "
-            f"{len(layers)}; restore it with the package versions that saved it"
+            f"{len(current)}; restore it with the package versions that saved it"
         )
-    for layer, saved in zip(layers, attributes, strict=True):
+    decoder = encoding.Decoder()
+    for layer, saved in zip(current, attributes, strict=True):
         for key, value in saved.items():
-            _assign(layer, key, value)
+            _assign(layer, key, value, decoder)
     mujoco_pair = _mujoco_pair(env)
     if mujoco_pair is not None:
         model, data = mujoco_pair
@@ -181,13 +188,29 @@ def capacity(name: str) -> int:
         env.close()
 
 
+def needs(captured: Captured) -> int:
+    """Bytes of its Python state, to be compared with `capacity`."""
+    return _FRAME + len(captured.python)
+
+
+def weights(env: gymnasium.Env) -> dict[tuple[str, str], int]:
+    """How many numbers, items and characters each attribute holds, by layer and name."""
+    content = encoding.from_json(capture(env).python)["layers"]
+    return {
+        (type(layer).__name__, key): encoding.weight(value)
+        for layer, attributes in zip(layers(env), content, strict=True)
+        for key, value in attributes.items()
+    }
+
+
 def pad(data: bytes, capacity: int, name: str) -> np.ndarray:
     """`data` with its length in front and zeros behind, `[capacity]` uint8."""
-    framed = len(data).to_bytes(8, "little") + data
+    framed = len(data).to_bytes(_FRAME, "little") + data
     if len(framed) > capacity:
-        raise ValueError(
+        raise FaultyEnvironmentError(
             f"env: {name!r} cannot be resumed exactly, because its Python state grows: it needs "
-            f"{len(framed)} bytes, more than {capacity}; choose another environment"
+            f"{len(framed)} bytes, more than {capacity}; choose another environment, or let its "
+            "episodes begin anew (--resume_env=restart)"
         )
     return np.frombuffer(framed.ljust(capacity, b"\0"), np.uint8)
 
@@ -195,7 +218,7 @@ def pad(data: bytes, capacity: int, name: str) -> np.ndarray:
 def unpad(array: np.ndarray) -> bytes:
     """Inverse of `pad`."""
     framed = array.tobytes()
-    return framed[8 : 8 + int.from_bytes(framed[:8], "little")]
+    return framed[_FRAME : _FRAME + int.from_bytes(framed[:_FRAME], "little")]
 
 
 def check_tree(
@@ -220,7 +243,7 @@ def check_tree(
             )
 
 
-def _layers(env: gymnasium.Env) -> Iterator[Any]:
+def layers(env: gymnasium.Env) -> Iterator[Any]:
     """The wrappers from outside to inside, the environment, and dm_control's parts of it."""
     layer = env
     while isinstance(layer, gymnasium.Wrapper):
@@ -264,19 +287,25 @@ def _variable_attributes(layer: Any) -> dict[str, Any]:
     }
 
 
-def _assign(layer: Any, key: str, encoded: Any) -> None:
+def _saved_parts(layer: Any) -> dict[str, Any]:
+    """Attributes, and the generators of spaces that have drawn something."""
+    drawn = {
+        _SPACE + key: generators
+        for key, space in space_generators.spaces_of(layer).items()
+        if any(generators := space_generators.generators(space))
+    }
+    return {**_variable_attributes(layer), **drawn}
+
+
+def _assign(layer: Any, key: str, encoded: Any, decoder: encoding.Decoder) -> None:
+    if key.startswith(_SPACE):
+        space = space_generators.spaces_of(layer)[key.removeprefix(_SPACE)]
+        now = space_generators.generators(space)
+        space_generators.set_generators(space, decoder.decode(encoded, now))
+        return
     current = vars(layer).get(key)
-    try:
-        if key in vars(layer) and encoding.encode(current) == encoded:
-            return  # keeps identities: constants may be shared between objects
-    except encoding.NotPlainError:
-        pass
-    value = encoding.decode(encoded)
-    if isinstance(current, np.random.RandomState) and isinstance(value, np.random.RandomState):
-        current.set_state(value.get_state())  # others may hold the same generator
-    elif isinstance(current, np.random.Generator) and isinstance(value, np.random.Generator):
-        current.bit_generator.state = value.bit_generator.state
-    else:
+    value = decoder.decode(encoded, current)
+    if key not in vars(layer) or value is not current:
         vars(layer)[key] = value
 
 

@@ -149,6 +149,19 @@ GYM_TERMINATIONS: Mapping[str, str] = types.MappingProxyType(
     }
 )
 
+# Observation and action sizes of the tasks that a function is for, in all their versions.
+_SIZES: Mapping[str, tuple[tuple[int, ...], int]] = types.MappingProxyType(
+    {
+        "hopper": ((11,), 3),
+        "walker2d": ((17,), 6),
+        "ant": ((27, 105, 111), 8),
+        "humanoid": ((270, 348, 376), 17),
+        "inverted_pendulum": ((4,), 1),
+        "inverted_double_pendulum": ((9, 11), 1),
+        "mountain_car_continuous": ((2,), 1),
+    }
+)
+
 
 def termination_name(name: str) -> str:
     """The key in `TERMINATIONS` that belongs to an environment, "own" for its own, or "unknown"."""
@@ -197,6 +210,34 @@ def termination_fn(name: str, termination: str | TerminationFn | None = None) ->
             f"{', '.join(TERMINATIONS)}, or a function of your own as MODULE:FUNCTION"
         )
     return TERMINATIONS[key]
+
+
+def check_fits(name: str, termination: str, *, observation_size: int, action_size: int) -> None:
+    """Raises `ValueError` if a function of `TERMINATIONS` is for other tasks than this one.
+
+    Args:
+        name: of the environment.
+        termination: key of `TERMINATIONS`. `never` fits all; whether it is true shows in the data.
+        observation_size: O.
+        action_size: A.
+    """
+    if termination not in _SIZES:
+        return
+    tasks = [task for task, key in GYM_TERMINATIONS.items() if key == termination]
+    sizes, actions = _SIZES[termination]
+    known = termination_name(name)
+    is_other = known not in ("unknown", termination)
+    if is_other or observation_size not in sizes or action_size != actions:
+        instead = (
+            f"leave --termination out, as {known!r} is right for it"
+            if is_other
+            else (f"name a function of your own as MODULE:FUNCTION; it may call {termination}")
+        )
+        raise ValueError(
+            f"termination {termination!r} is for {', '.join(tasks)}, with observations of "
+            f"{' or '.join(map(str, sizes))} numbers and actions of {actions}; {name!r} has "
+            f"{observation_size} and {action_size}: {instead}"
+        )
 
 
 def check_termination(

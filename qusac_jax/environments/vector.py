@@ -12,6 +12,17 @@ from qusac_jax.environments import state as environment_state
 from qusac_jax.environments.make import Spec, check_seed, make, spec_of
 from qusac_jax.environments.streams import StepResult
 
+# Entries of `VectorEnvironment.state`.
+STATE_FIELDS = (
+    "observation",
+    "episode_return",
+    "episode_task_return",
+    "episode_length",
+    "physics",
+    "model",
+    "python",
+)
+
 
 class VectorEnvironment:
     """R environments with automatic reset, each with its own seed.
@@ -119,8 +130,9 @@ class VectorEnvironment:
         Raises:
             ValueError: if this environment's state cannot be captured exactly.
         """
-        captured = [environment_state.capture(env) for env in self._envs]
+        # First, as the environment that it makes draws from generators that classes have.
         self._capacity = self._capacity or environment_state.capacity(self.spec.name)
+        captured = [environment_state.capture(env) for env in self._envs]
         return {
             "observation": self._observation.copy(),
             "episode_return": self._return.copy(),

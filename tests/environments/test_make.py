@@ -89,11 +89,16 @@ def test_paper_tasks_are_the_suites_with_action_cost(name, domain, task, rho):
 
 
 def test_spec_of_a_paper_task():
-    assert environments.spec("pendulum") == environments.Spec("pendulum", 3, 1, 0.05, 1000, "never")
+    assert environments.spec("pendulum") == environments.Spec(
+        "pendulum", 3, 1, 0.05, 1000, "never", (-1.0,), (1.0,)
+    )
     assert environments.spec("dmc:pendulum:swingup").action_cost == 0
     assert environments.spec("pendulum", action_cost=0.5).action_cost == 0.5
     hopper = environments.spec("gym:Hopper-v5")
-    assert hopper == environments.Spec("gym:Hopper-v5", 11, 3, 0.0, 1000, "hopper")
+    ones = (1.0, 1.0, 1.0)
+    assert hopper[:6] == ("gym:Hopper-v5", 11, 3, 0.0, 1000, "hopper")
+    assert (hopper.action_low, hopper.action_high) == (tuple(-x for x in ones), ones)
+    assert environments.spec("gym:Pendulum-v1").action_high == (2.0,)
 
 
 @pytest.mark.parametrize("name", ["reacher_hard", "gym:Hopper-v5"])

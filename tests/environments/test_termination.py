@@ -2,6 +2,7 @@
 
 import sys
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
@@ -131,6 +132,54 @@ def test_override_and_unknown():
         environments.termination_fn(name, "hoper")
     with pytest.raises(ValueError, match=r"known.*Hopper-v5.*--termination=never"):
         environments.termination_fn("gym:LunarLanderContinuous-v3")
+
+
+@pytest.fixture
+def own_env():
+    gymnasium.register("Own-v0", entry_point="nobody.asks:for_it")
+    yield
+    del gymnasium.registry["Own-v0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "termination", "message"),
+    [
+        ("gym:Pendulum-v1", (3, 1), "hopper", r"'hopper' is for Hopper-v4, .* has 3 and 1: leave"),
+        ("pendulum", (3, 1), "humanoid", "leave --termination out, as 'never' is right for it"),
+        ("gym:Hopper-v5", (11, 3), "walker2d", "as 'hopper' is right"),
+        ("gym:InvertedPendulum-v5", (4, 1), "inverted_double_pendulum", "as 'inverted_pendulum'"),
+        ("gym:Own-v0", (3, 1), "hopper", r"of 11 numbers and actions of 3; 'gym:Own-v0' has 3 and"),
+        ("gym:Own-v0", (27, 4), "ant", "27 or 105 or 111 numbers and actions of 8.*may call ant"),
+        ("gym:Own-v0", (3, 1), "mountain_car_continuous", "has 3 and 1: name a function of your"),
+    ],
+)
+def test_functions_for_other_tasks_are_refused(own_env, name, sizes, termination, message):
+    spec = environments.Spec(name, *sizes, 0.0, 200, "unknown")
+    with pytest.raises(ValueError, match=message):
+        spec.task(termination)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "termination"),
+    [
+        ("gym:Hopper-v5", (11, 3), "hopper"),
+        ("gym:Hopper-v5", (11, 3), "never"),
+        ("gym:Own-v0", (11, 3), "hopper"),
+        ("gym:Own-v0", (105, 8), "ant"),
+        ("gym:Own-v0", (2, 1), "mountain_car_continuous"),
+        ("gym:Own-v0", (7, 2), "never"),
+    ],
+)
+def test_functions_that_may_fit_are_taken(own_env, name, sizes, termination):
+    task = environments.Spec(name, *sizes, 0.0, 200, "unknown").task(termination)
+    assert task.termination is environments.TERMINATIONS[termination]
+
+
+@pytest.mark.parametrize("name", ["Ant", "Hopper", "Humanoid", "InvertedDoublePendulum"])
+@pytest.mark.parametrize("version", ["v4", "v5"])
+def test_known_sizes_are_those_of_gymnasium(name, version):
+    spec = environments.spec(f"gym:{name}-{version}")
+    spec.task(spec.termination)
 
 
 MODULE = """

@@ -1,0 +1,218 @@
+"""Whether an environment continues exactly from where it was saved: tried out, not believed.
+
+`state` saves what an environment keeps in its attributes, its spaces' generators and its simulator.
+A closure, a class attribute, a module's variable or NumPy's global generator is not among that, and
+an environment that uses one would go on with another trajectory, without an error.
+"""
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from qusac_jax.environments import encoding, space_generators, state
+from qusac_jax.environments.action_cost import FaultyEnvironmentError
+from qusac_jax.environments.make import make, spec_of
+
+_STEPS = 16  # before the state is saved, after it, and after the next reset
+_LEAST_GROWTH = 4  # numbers or list items more in half of that: more than counters make
+_LIBRARIES = {"abc", "builtins", "dm_control", "dm_env", "gymnasium", "qusac_jax", "shimmy"}
+_REMEDY = (
+    "keep all state in attributes and draw from self.np_random; or accept with "
+    "--resume_env=restart that a continued run begins its episodes anew"
+)
+
+Record = tuple[str, Any]  # what an environment returned: its name and its bits
+
+
+def check_continues(name: str, *, seed: int = 0) -> None:
+    """Takes steps, goes back and takes them again, over a reset: all bits must be the same.
+
+    It goes back with a new copy of the environment, as a continued run does, and with the one that
+    has taken them. Both are closed; Python's and NumPy's global generators and those of spaces that
+    belong to the class are left as they were.
+
+    Args:
+        name: as for `make`.
+        seed: of the environment, in [0, 2**32).
+
+    Raises:
+        ValueError: if the two differ, if there is state that cannot be saved, or if it grows.
+        FaultyEnvironmentError: if the environment has a bug.
+    """
+    env, copy = make(name, seed=seed), make(name, seed=(seed + 1) % 2**32)
+    try:
+        with _generators_kept(env):
+            shape = (2 * _STEPS, spec_of(env).action_size)
+            actions = np.random.default_rng(0).uniform(-1, 1, shape)
+            env.reset()
+            _check_size(env, name, actions)
+            before = state.capture(env)
+            expected = _records(env, actions)
+            for restored in (copy, env):
+                difference = _difference(restored, before, actions, expected)
+                if difference is not None:
+                    raise ValueError(
+                        f"env: {name!r} cannot be resumed exactly: put back to where it was saved, "
+                        f"{difference}; {_cause(env, actions)}; {_REMEDY}"
+                    )
+    finally:
+        env.close()
+        copy.close()
+
+
+def _records(env: gymnasium.Env, actions: np.ndarray) -> list[Record]:
+    """What comes of the actions, with a reset in the middle and where episodes end."""
+    records: list[Record] = []
+    for t, action in enumerate(actions):
+        if t == _STEPS:
+            records.append(_first_observation(env, t))
+        observation, reward, terminated, truncated, _ = env.step(action)
+        after = f"after {t + 1} steps"
+        records += [
+            (f"the observation {after}", np.asarray(observation).tobytes()),
+            (f"the reward {after}", reward),
+            (f"the end of the episode {after}", (terminated, truncated)),
+        ]
+        if terminated or truncated:
+            records.append(_first_observation(env, t + 1))
+    return records
+
+
+def _first_observation(env: gymnasium.Env, steps: int) -> Record:
+    observation = np.asarray(env.reset()[0]).tobytes()
+    return f"the first observation of an episode, {steps} steps later,", observation
+
+
+def _difference(
+    env: gymnasium.Env, saved: state.Captured, actions: np.ndarray, expected: list[Record]
+) -> str | None:
+    """The first thing that is not as it was; None if all is."""
+    state.restore(env, saved)
+    try:
+        found = _records(env, actions)
+    except FaultyEnvironmentError as error:
+        return f"it fails ({error})"
+    for (what, wanted), (_, value) in zip(expected, found, strict=False):
+        if value != wanted:
+            return f"{what} is another"
+    return None
+
+
+def _check_size(env: gymnasium.Env, name: str, actions: np.ndarray) -> None:
+    """Steps an environment after a reset; one whose state grows must not outgrow its place.
+
+    Raises:
+        ValueError: if it does, in the course of an episode or from episode to episode.
+    """
+    first = state.weights(env)
+    _step(env, actions[: _STEPS // 2])
+    half = state.weights(env)
+    _step(env, actions[_STEPS // 2 : _STEPS])
+    full = state.weights(env)
+    growing = [
+        key
+        for key in full
+        if min(full[key] - half.get(key, 0), half.get(key, 0) - first.get(key, 0)) >= _LEAST_GROWTH
+    ]
+    if not growing:
+        return
+    capacity = state.capacity(name)
+    for done in range(_STEPS, spec_of(env).max_episode_steps, _STEPS):
+        _step(env, actions[:_STEPS])
+        if state.needs(state.capture(env)) > capacity:
+            _refuse_growth(name, growing, f"after {done + _STEPS} steps it is too large")
+    env.reset()
+    left = state.weights(env)
+    if any(left[key] >= full[key] for key in growing if key in left):
+        _refuse_growth(name, growing, "a reset does not make it small again")
+
+
+def _refuse_growth(name: str, growing: list[tuple[str, str]], when: str) -> None:
+    owner, key = growing[0]
+    raise ValueError(
+        f"env: {name!r} cannot be resumed exactly, because the attribute {key!r} of its {owner} "
+        f"grows: {when} for a checkpoint; empty it in reset and keep it short, or accept with "
+        "--resume_env=restart that a continued run begins its episodes anew"
+    )
+
+
+def _step(env: gymnasium.Env, actions: np.ndarray) -> None:
+    for action in actions:
+        _, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            env.reset()
+
+
+@contextlib.contextmanager
+def _generators_kept(env: gymnasium.Env) -> Iterator[None]:
+    """Leaves the generators that are not the environment's alone as they were."""
+    of_numpy, of_python = _numpy_state(), random.getstate()
+    of_spaces = [
+        (space, space_generators.generators(space))
+        for layer in state.layers(env)
+        for space in space_generators.spaces_of(layer).values()
+    ]
+    states = [
+        (generator.bit_generator, generator.bit_generator.state)
+        for _, generators in of_spaces
+        for generator in generators
+        if generator is not None
+    ]
+    try:
+        yield
+    finally:
+        np.random.set_state(of_numpy)  # noqa: NPY002  (environments use it)
+        random.setstate(of_python)
+        for space, generators in of_spaces:
+            space_generators.set_generators(space, generators)
+        for bit_generator, bits in states:
+            bit_generator.state = bits
+
+
+def _cause(env: gymnasium.Env, actions: np.ndarray) -> str:
+    """What the environment changes outside itself, as far as it can be seen."""
+    before = _surroundings(env)
+    env.reset()
+    _step(env, actions)
+    after = _surroundings(env)
+    changed = [what for what in before if after.get(what) != before[what]]
+    changed += [what for what in after if what not in before]
+    if not changed:
+        return "it keeps state where it cannot be found, such as in a closure or an object's slots"
+    return f"it changes {changed[0]}"
+
+
+def _surroundings(env: gymnasium.Env) -> dict[str, Any]:
+    """Global generators, class attributes and module variables, in encoded form."""
+    found = {
+        "NumPy's global random generator": encoding.encode(_numpy_state()),
+        "Python's global random generator": hash(random.getstate()),
+    }
+    for owner in {cls for layer in state.layers(env) for cls in type(layer).__mro__}:
+        if owner.__module__.partition(".")[0] in _LIBRARIES:
+            continue
+        module = sys.modules.get(owner.__module__)
+        for key, value in _plain(vars(owner)).items():
+            found[f"the class attribute {key!r} of {owner.__name__}"] = value
+        for key, value in _plain(vars(module) if module else {}).items():
+            found[f"the variable {key!r} of the module {owner.__module__!r}"] = value
+    return found
+
+
+def _numpy_state() -> Any:
+    return np.random.get_state(legacy=False)  # noqa: NPY002  (environments use it)
+
+
+def _plain(values: Any) -> dict[str, Any]:
+    """Those that can be encoded, encoded."""
+    plain = {}
+    for key, value in list(values.items()):
+        if not key.startswith("__"):
+            with contextlib.suppress(encoding.NotPlainError, RecursionError):
+                plain[key] = encoding.encode(value)
+    return plain

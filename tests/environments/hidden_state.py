@@ -1,0 +1,185 @@
+"""Environments that keep their state where it can be saved, and where it cannot."""
+
+import random
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+total = 0
+
+
+class OwnState(gymnasium.Env):
+    """A random walk, all of whose state is in attributes; the others change one thing of it."""
+
+    action_space = spaces.Box(-1.0, 1.0, (1,))
+    observation_space = spaces.Box(-np.inf, np.inf, (2,))
+
+    def __init__(self, render_mode=None):
+        self.position = np.zeros(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.begin()
+        self.position[:] = self.noise()
+        return self.seen(), {}
+
+    def step(self, action):
+        self.move(action)
+        self.position += self.noise() + action
+        return self.seen(), float(self.position[0]), False, False, {}
+
+    def begin(self):
+        pass
+
+    def move(self, action):
+        pass
+
+    def noise(self):
+        return self.np_random.normal(size=2)
+
+    def seen(self):
+        return self.position.astype(np.float32)
+
+
+class View(OwnState):
+    def begin(self):
+        self.position = np.zeros(2)
+        self.first = self.position[:1]
+
+    def move(self, action):
+        self.first += 1
+
+
+class TwoViews(OwnState):
+    """Of memory that is no attribute."""
+
+    def begin(self):
+        memory = np.zeros((2, 3))
+        self.position, self.middle = memory[1, :2], memory[:, 1]
+
+    def move(self, action):
+        self.middle *= 2
+
+
+class SharedList(OwnState):
+    def begin(self):
+        self.counts = [0]
+        self.parts = {"counts": self.counts}
+
+    def move(self, action):
+        self.parts["counts"][0] += 1
+        self.position += self.counts[0]
+
+
+class SharedGenerator(OwnState):
+    def begin(self):
+        self.sources = [self.np_random]
+
+    def noise(self):
+        return self.sources[0].normal(size=2) + self.np_random.normal(size=2)
+
+
+class Sampling(OwnState):
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), seed=4)
+
+    def noise(self):
+        return self.action_space.sample()
+
+
+class SamplingFromTheClass(OwnState):
+    action_space = spaces.Box(-1.0, 1.0, (1,), seed=4)
+
+    def noise(self):
+        return self.action_space.sample()
+
+
+class LastObservations(OwnState):
+    """Grows until there are twenty."""
+
+    def begin(self):
+        self.last = [0.0] * 5
+
+    def move(self, action):
+        self.last = [*self.last, float(self.position[0])][-20:]
+        self.position += np.sin(self.last[0])
+
+
+class History(OwnState):
+    """Of a short episode."""
+
+    def begin(self):
+        self.history = [0.0] * 100
+
+    def step(self, action):
+        self.history.append(1.0)
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, len(self.history) == 140, info
+
+
+class GlobalNumpy(OwnState):
+    def noise(self):
+        return np.random.normal(size=2)  # noqa: NPY002
+
+
+class GlobalPython(OwnState):
+    def noise(self):
+        return random.random()
+
+
+class ClassCounter(OwnState):
+    count = 0
+
+    def move(self, action):
+        type(self).count += 1
+        self.position += self.count
+
+
+class ModuleCounter(OwnState):
+    def move(self, action):
+        global total
+        total += 1
+        self.position += total
+
+
+class Closure(OwnState):
+    def __init__(self, render_mode=None):
+        super().__init__()
+        count = 0
+
+        def following():
+            nonlocal count
+            count += 1
+            return count
+
+        self.following = following
+
+    def move(self, action):
+        self.position += self.following()
+
+
+class NoSeed(OwnState):
+    def begin(self):
+        self.source = np.random.default_rng()
+
+    def noise(self):
+        return self.source.normal(size=2)
+
+
+class Growing(OwnState):
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.history = []
+
+    def move(self, action):
+        self.history.append(1)
+
+
+class GrowingMuch(OwnState):
+    def begin(self):
+        self.history = []
+
+    def move(self, action):
+        self.history.append(float(self.position[0]))

@@ -1,0 +1,140 @@
+"""Environments that go on as they would have, and those that are refused because they do not."""
+
+import random
+
+import gymnasium
+import numpy as np
+import pytest
+
+from qusac_jax import environments
+from qusac_jax.environments import encoding
+from tests.environments import hidden_state
+
+
+@pytest.fixture
+def register():
+    names = []
+
+    def add(env_class):
+        gymnasium.register(f"{env_class.__name__}-v0", entry_point=env_class)
+        names.append(f"{env_class.__name__}-v0")
+        return f"gym:{names[-1]}"
+
+    yield add
+    for name in names:
+        del gymnasium.registry[name]
+
+
+@pytest.mark.parametrize(
+    "env_class",
+    [
+        hidden_state.OwnState,
+        hidden_state.View,
+        hidden_state.TwoViews,
+        hidden_state.SharedList,
+        hidden_state.SharedGenerator,
+        hidden_state.Sampling,
+        hidden_state.SamplingFromTheClass,
+        hidden_state.LastObservations,
+        hidden_state.History,
+    ],
+)
+def test_state_in_attributes_is_continued(register, env_class):
+    name = register(env_class)
+    environments.check_continues(name, seed=3)
+    env = environments.VectorEnvironment(name, [1, 2])
+    env.reset()
+    actions = np.random.default_rng(0).uniform(-1, 1, (60, 2, 1))
+    for action in actions[:20]:
+        env.step(action)
+    state = env.state()
+    expected = [env.step(action) for action in actions[20:]]
+    for is_used in (False, True):
+        other = environments.VectorEnvironment(name, [8, 9])
+        if is_used:
+            other.reset()
+            other.step(actions[0])
+        other.set_state(state)
+        for action, wanted in zip(actions[20:], expected, strict=True):
+            found = other.step(action)
+            np.testing.assert_array_equal(found.next_observation, wanted.next_observation)
+            np.testing.assert_array_equal(found.observation, wanted.observation)
+
+
+@pytest.mark.parametrize(
+    ("env_class", "cause"),
+    [
+        (hidden_state.GlobalNumpy, "it changes NumPy's global random generator"),
+        (hidden_state.GlobalPython, "it changes Python's global random generator"),
+        (hidden_state.ClassCounter, "it changes the class attribute 'count' of ClassCounter"),
+        (hidden_state.ModuleCounter, r"it changes the variable 'total' of the module '.*hidden_st"),
+        (hidden_state.Closure, "in a closure"),
+        (hidden_state.NoSeed, "first observation of an episode, 16 steps later, is another"),
+        (hidden_state.Growing, "attribute 'history' of its Growing grows: a reset does not make"),
+        (hidden_state.GrowingMuch, "'history' of its GrowingMuch grows: after .* it is too large"),
+    ],
+)
+def test_state_elsewhere_is_refused_with_the_cause(register, env_class, cause):
+    name = register(env_class)
+    message = f"(?s)env: '{name}' cannot be resumed exactly.*{cause}.*--resume_env=restart"
+    with pytest.raises(ValueError, match=message) as raised:
+        environments.check_continues(name)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *environments.PAPER_TASKS,
+        "dmc:quadruped:fetch",
+        "dmc:stacker:stack_2",
+        "gym:Pendulum-v1",
+        "gym:Hopper-v5",
+        "gym:Humanoid-v5",
+    ],
+)
+def test_known_environments_pass(name):
+    environments.check_continues(name, seed=2**32 - 1)
+
+
+def test_trying_it_out_leaves_no_trace(register):
+    space = hidden_state.SamplingFromTheClass.action_space
+    space.seed(5)
+
+    def generators():
+        of_numpy = np.random.get_state(legacy=False)  # noqa: NPY002
+        return encoding.encode([of_numpy, space.np_random])
+
+    before, of_python = generators(), random.getstate()
+    environments.check_continues(register(hidden_state.SamplingFromTheClass))
+    with pytest.raises(ValueError, match="global"):
+        environments.check_continues(register(hidden_state.GlobalNumpy))
+    assert generators() == before
+    assert random.getstate() == of_python
+
+
+def test_shared_objects_and_memory_stay_shared():
+    buffer = np.arange(6.0)
+    columns = np.asfortranarray(np.arange(6).reshape(2, 3))
+    inner = [1, buffer]
+    generator = np.random.default_rng(0)
+    values = [buffer, buffer[2:4], columns, columns[:, 1], inner, (inner, generator), generator]
+    encoder = encoding.Encoder(values)
+    saved = encoding.from_json(encoding.to_json([encoder.encode(value) for value in values]))
+    decoder = encoding.Decoder()
+    base, part, table, column, items, pair, drawn = (decoder.decode(value) for value in saved)
+    np.testing.assert_array_equal(table, columns)
+    assert items[1] is base
+    assert pair[0] is items
+    assert pair[1] is drawn
+    base[2], column[0] = 99, -1
+    assert part[0] == 99
+    assert table[0, 1] == -1
+    assert drawn.random() == generator.random()
+
+
+def test_a_list_that_contains_itself_is_no_plain_value():
+    own = []
+    own.append(own)
+    with pytest.raises(encoding.NotPlainError, match="contains itself"):
+        encoding.encode(own)

@@ -1,0 +1,148 @@
+"""Saved policies: the environment's units, and damage that is noticed."""
+
+import json
+import shutil
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import qusac_jax
+from qusac_jax import _checksums, environments
+from qusac_jax.policy import save_policy
+from qusac_jax.qusac import networks
+
+ENV = "gym:Pendulum-v1"  # torques in [-2, 2]
+HIDDEN = (8, 8)
+
+
+def save(path, env=ENV, low=(-2.0,), high=(2.0,), observation_size=3):
+    actor = networks.Actor(HIDDEN, len(low))
+    init = jax.vmap(lambda key: actor.init(key, jnp.zeros(observation_size)))
+    params = init(jax.random.split(jax.random.key(0), 2))
+    metadata = {"env": env, "action_cost": 0.0, "seeds": [0, 1], "step": 5}
+    save_policy(path, params, hidden=HIDDEN, action_low=low, action_high=high, metadata=metadata)
+    return actor, params
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "run"
+    run.mkdir()
+    return run, *save(run / "policy")
+
+
+OBSERVATION = np.array([0.6, -0.8, 3.0], np.float32)
+
+
+def test_actions_are_in_the_units_of_the_environment(saved):
+    run, actor, params = saved
+    for index in (0, 1):
+        policy = qusac_jax.load_policy(run, seed_index=index)
+        one = jax.tree.map(lambda x, index=index: x[index], params)
+        expected = networks.mean_action(actor, one, OBSERVATION)
+        np.testing.assert_array_equal(policy.normalized(OBSERVATION), expected)
+        np.testing.assert_array_equal(policy(OBSERVATION), 2 * expected)
+        np.testing.assert_allclose(jax.jit(policy)(OBSERVATION), 2 * expected, rtol=1e-6)
+    drawn = [policy(OBSERVATION, key) for key in jax.random.split(jax.random.key(1), 40)]
+    assert np.max(np.abs(drawn)) > 1  # more than half of the torque, and no more than all
+    assert np.max(np.abs(drawn)) <= 2
+
+
+def test_bounds_that_are_not_symmetric(tmp_path):
+    low, high = (0.0, -1.0, 5.0), (10.0, 1.0, 5.5)
+    save(tmp_path / "policy", low=low, high=high)
+    policy = qusac_jax.load_policy(tmp_path)
+    a = np.float64(policy.normalized(OBSERVATION))
+    expected = np.array(low) + (a + 1) / 2 * (np.array(high) - np.array(low))
+    np.testing.assert_allclose(policy(OBSERVATION), expected, rtol=1e-6)
+
+
+def test_the_environment_of_the_training_takes_the_policys_actions(saved):
+    policy = qusac_jax.load_policy(saved[0])
+    env, raw = policy.environment(seed=3), gymnasium.make("Pendulum-v1")
+    trained_in = environments.make(ENV, seed=3)
+    observation, _ = env.reset()
+    np.testing.assert_array_equal(raw.reset(seed=3)[0], observation)
+    trained_in.reset()
+    assert env.action_space == raw.action_space
+    for _ in range(20):
+        action, normalized = policy(observation), policy.normalized(observation)
+        observation, reward, *_ = env.step(np.asarray(action))
+        for other, its_action in ((raw, action), (trained_in, normalized)):
+            found, its_reward, *_ = other.step(np.asarray(its_action))
+            np.testing.assert_allclose(found, observation, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(its_reward, reward, rtol=1e-5)
+
+
+def test_an_environment_that_is_another_now_is_refused(tmp_path):
+    save(tmp_path / "policy", low=(-1.0,), high=(1.0,))
+    with pytest.raises(ValueError, match=r"its actions lie in \[-2.0\] to \[2.0\]"):
+        qusac_jax.load_policy(tmp_path).environment()
+
+
+def files_of(path):
+    return sorted(f.relative_to(path) for f in path.rglob("*") if f.is_file())
+
+
+def test_a_flipped_bit_in_any_file_is_noticed(saved, tmp_path):
+    for number, name in enumerate(files_of(saved[0] / "policy")):
+        copy = tmp_path / str(number)
+        shutil.copytree(saved[0] / "policy", copy)
+        content = (copy / name).read_bytes()
+        middle = len(content) // 2
+        damaged = bytes([content[middle] ^ 4]) if content else b"x"
+        (copy / name).write_bytes(content[:middle] + damaged + content[middle + 1 :])
+        with pytest.raises(ValueError, match=r"is damaged: .*run the training's command again"):
+            qusac_jax.load_policy(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden": [9, 9]}, r"hidden \[9, 9\] and action_size 1, which the weights"),
+        ({"hidden": [8]}, "which the weights"),
+        ({"action_size": 2}, "which the weights"),
+        ({"action_low": [-2.0, -2.0]}, "the 1 bounds of its actions are missing"),
+        ({"action_high": [float("nan")]}, "the 1 bounds"),
+        ({"action_low": [3.0]}, "the 1 bounds"),
+    ],
+)
+def test_a_description_that_does_not_fit_the_weights_is_refused(saved, tmp_path, change, message):
+    copy = tmp_path / "policy"
+    shutil.copytree(saved[0] / "policy", copy)
+    description = json.loads((copy / "policy.json").read_text())
+    (copy / "policy.json").write_text(json.dumps({**description, **change}))
+    with pytest.raises(ValueError, match=r"policy.json changed"):
+        qusac_jax.load_policy(copy)
+    _checksums.write(copy)
+    with pytest.raises(ValueError, match=message):
+        qusac_jax.load_policy(copy)
+
+
+def as_of_an_earlier_version(path):
+    description = json.loads((path / "policy.json").read_text())
+    del description["action_low"], description["action_high"]
+    (path / "policy.json").write_text(json.dumps(description))
+    (path / "checksums.json").unlink()
+
+
+def test_policies_of_earlier_versions_act_only_where_the_bounds_are_known(tmp_path):
+    save(tmp_path / "known", env="pendulum", low=(-1.0,), high=(1.0,))
+    expected = qusac_jax.load_policy(tmp_path / "known")(OBSERVATION)
+    as_of_an_earlier_version(tmp_path / "known")
+    policy = qusac_jax.load_policy(tmp_path / "known")
+    np.testing.assert_array_equal(policy(OBSERVATION), expected)
+    save(tmp_path / "unknown")
+    as_of_an_earlier_version(tmp_path / "unknown")
+    with pytest.raises(ValueError, match="does not say in which bounds the actions of 'gym:Pend"):
+        qusac_jax.load_policy(tmp_path / "unknown")
+
+
+def test_checksums_that_are_gone_are_missed(saved, tmp_path):
+    shutil.copytree(saved[0] / "policy", tmp_path / "policy")
+    (tmp_path / "policy" / "checksums.json").unlink()
+    with pytest.raises(ValueError, match="its checksums or"):
+        qusac_jax.load_policy(tmp_path)
