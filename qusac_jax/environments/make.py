@@ -44,7 +44,7 @@ class Spec(NamedTuple):
                 given does not answer that for observations and actions of these sizes.
         """
         ends = termination_fn(self.name, termination)
-        if termination is not None:
+        if termination is not None or self.termination == "own":
             check_termination(
                 ends, observation_size=self.observation_size, action_size=self.action_size
             )
