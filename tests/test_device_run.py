@@ -79,7 +79,8 @@ def test_what_is_due_is_what_the_schedule_says():
     assert (np.flatnonzero(plan.learn) + 6).tolist() == list(range(8, 16))
 
 
-@pytest.mark.parametrize("preset", ["sac", pytest.param("mbpo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["sac", "mbpo"])
 def test_other_agents_run_as_on_the_host(preset, tmp_path):
     config = small(presets.PRESETS[preset])
     runs = [
@@ -135,6 +136,7 @@ TINY = [
 ]
 
 
+@pytest.mark.slow
 def test_the_program_runs_on_the_device_by_itself_and_survives_kill_9(tmp_path):
     alone, killed = tmp_path / "alone", tmp_path / "killed"
     code, out, err = run(*TINY, f"--workdir={alone}")
