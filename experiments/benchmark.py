@@ -201,7 +201,7 @@ def _random_data(config: Config, task: Task, num_seeds: int, count: int) -> repl
 
 def environment_rate(name: str) -> float:
     """Steps per second of one environment with random actions, resets included."""
-    env = environments.VectorEnvironment(name, [0])
+    env = environments.vector(name, [0])
     env.reset()
     actions = np.random.default_rng(0).uniform(-1, 1, (1_000, 1, env.spec.action_size))
 

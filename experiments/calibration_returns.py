@@ -97,7 +97,7 @@ def _run_episodes(
 ) -> _Episodes:
     """Episodes with drawn actions in R x E environments, until all have ended."""
     shape = (len(saved.seeds), num_episodes)
-    environment = environments.VectorEnvironment(
+    environment = environments.vector(
         saved.spec.name,
         [seed + e for _ in range(shape[0]) for e in range(num_episodes)],
         action_cost=saved.spec.action_cost,

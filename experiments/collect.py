@@ -86,6 +86,11 @@ def run(options: Any) -> int | None:
     if options.env is None:
         raise ValueError("env is missing; say which, such as --env=gym:Pendulum-v1")
     environments.check_name(options.env)
+    if environments.functional.is_functional(options.env):
+        raise ValueError(
+            f"env: {options.env!r} is stepped on the device, but datasets are made of environments "
+            "on the host; use one of dmc: or gym:"
+        )
     spec = environments.spec(options.env, options.action_cost)
     num_steps = options.num_steps or _NUM_STEPS[options.size]
     num_transitions = options.num_transitions or max(num_steps, spec.max_episode_steps)

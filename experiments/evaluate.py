@@ -113,7 +113,7 @@ def score(
     """
     num_rounds = -(-num_episodes // _MOST_COPIES)
     copies = -(-num_episodes // num_rounds)
-    environment = environments.VectorEnvironment(
+    environment = environments.vector(
         saved.spec.name,
         [first_seed + e for _ in indices for e in range(copies)],
         action_cost=saved.spec.action_cost,

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from qusac_jax import environments, qusac
-from qusac_jax.environments import VectorEnvironment
+from qusac_jax.environments import AnyVector
 from qusac_jax.qusac.networks import Params
 
 
@@ -26,7 +26,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    environment: VectorEnvironment,
+    environment: AnyVector,
     policy: Callable[[np.ndarray], np.ndarray],
     num_seeds: int,
     discount: float = 1.0,

@@ -13,6 +13,7 @@ from typing import Any
 from absl import flags
 
 from experiments import cli, handover, program
+from experiments.device_run import DeviceRun
 from experiments.online_run import OnlineRun
 from qusac_jax import environments
 
@@ -23,8 +24,9 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_string(
         "env",
         "cartpole_swingup",
-        f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, gym:ID, or gym:MODULE:ID, "
-        "which imports and so executes that module",
+        f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, gym:ID, or on the device "
+        "brax:NAME or playground:NAME; gym:MODULE:ID and functional:MODULE:FUNCTION import and so "
+        "execute that module",
         flag_values=values,
     )
     flags.DEFINE_string(
@@ -53,10 +55,11 @@ def run(options: Any) -> int | None:
     )
     environments.check_name(options.env)
     spec = environments.spec(options.env, options.action_cost)
+    kind = DeviceRun if environments.functional.is_functional(options.env) else OnlineRun
     if source is None:
-        return program.train(options, spec, config, OnlineRun)
+        return program.train(options, spec, config, kind)
     handover.check_same_agent(handover.config_of(source), config)
-    make = functools.partial(OnlineRun, init_from=source)
+    make = functools.partial(kind, init_from=source)
     return program.train(options, spec, config, make, init_from=options.init_from)
 
 

@@ -49,9 +49,7 @@ class OnlineRun(Run):
         super().__init__(directory, env, config, task, reward_threshold=reward_threshold, **options)
         self._reward_threshold = reward_threshold
         self._init_from = init_from
-        self._env = environments.VectorEnvironment(
-            env, self._seeds, action_cost=options["action_cost"]
-        )
+        self._env = environments.vector(env, self._seeds, action_cost=options["action_cost"])
         both = {"config": config, "task": task}
         self._refresh = self._mapped(qusac.refresh, donate=(0,), **both)
         self._collect = self._mapped(qusac.collect, donate=(0,), **both)
@@ -175,7 +173,7 @@ class OnlineRun(Run):
     def _restart_environments(self) -> None:
         super()._restart_environments()
         self._env.close()
-        self._env = environments.VectorEnvironment(
+        self._env = environments.vector(
             self._env_name,
             [self._later_seed(seed) for seed in self._seeds],
             action_cost=self._action_cost,

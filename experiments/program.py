@@ -155,6 +155,10 @@ def _take_preset(options: Any, preset: str) -> None:
 
 def check_environment(options: Any, env: str) -> None:
     """Raises `ValueError` for what would end a run later: before a directory is made for it."""
+    if environments.functional.is_functional(env):  # checked as it was loaded
+        if options.video:
+            raise ValueError(f"video: {env!r} is stepped on the device; leave --video out")
+        return
     state_size = 0
     if options.resume_env == "exact":
         state_size = environments.check_continues(env, seed=options.seed)

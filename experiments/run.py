@@ -207,8 +207,8 @@ class Run(abc.ABC):
 
     def _make_eval_env(
         self, seed_of: Callable[[int], int] = lambda seed: seed
-    ) -> environments.VectorEnvironment:
-        return environments.VectorEnvironment(
+    ) -> environments.AnyVector:
+        return environments.vector(
             self._env_name,
             [
                 seed_of((_EVAL_SEED_OFFSET * (s + 1) + e) % 2**32)
@@ -218,7 +218,7 @@ class Run(abc.ABC):
             action_cost=self._action_cost,
         )
 
-    def _env_state(self, env: environments.VectorEnvironment) -> dict[str, np.ndarray]:
+    def _env_state(self, env: environments.AnyVector) -> dict[str, np.ndarray]:
         """What a checkpoint holds of environments; nothing if their episodes begin anew."""
         if not self._restarts_env:
             return env.state()

@@ -11,6 +11,8 @@ from experiments.cli import CompilationCounter
 _FUNCTIONS = (
     "collect",
     "train_step",
+    "run_steps",
+    "run_episodes",
     "refresh",
     "roll_out",
     "learn",
@@ -33,14 +35,18 @@ class Speed:
         self.restart(0)
 
     @contextlib.contextmanager
-    def learning_step(self) -> Iterator[None]:
-        """Around one learning step, which must have ended on the device too."""
+    def learning_step(self, count: int = 1) -> Iterator[None]:
+        """Around learning steps, which must have ended on the device too.
+
+        Args:
+            count: how many; with 0 nothing is measured.
+        """
         start = time.perf_counter()
         yield
-        if self._has_learned:
+        if self._has_learned and count:
             self._seconds += time.perf_counter() - start
-            self._steps += 1
-        self._has_learned = True
+            self._steps += count
+        self._has_learned |= count > 0
 
     def learning_rate(self) -> float | None:
         """Learning steps per second over all of the run, None before there are any."""

@@ -272,6 +272,7 @@ def test_a_damaged_policy_is_an_error(copy, capsys):
     ("arguments", "words"),
     [
         (["--env=gym:Nothing-v9"], ["gym:Nothing-v9"]),
+        (["--env=functional:tests.pendulum:Pendulum"], ["stepped on the device", "gym:"]),
         (["--num_transitions=12"], ["num_transitions is 12", "13 steps"]),
         (["--config.replay_capacity=79"], ["replay_capacity is 79", "80"]),
         (["--config.warmup_steps=80"], ["warmup_steps is 80", "num_steps"]),

@@ -1,16 +1,20 @@
 """Everything that is compiled can be compiled for GPU and TPU: lowering needs no such device.
 
-A function that exists for CPU only (some LAPACK calls, a kernel of one backend) fails here.
+A function that exists for CPU only (some LAPACK calls, a kernel of one backend) fails here, and so
+does one that computes in float64, which TPUs lack, or calls back to Python on the host.
 """
 
 import functools
+import re
 
 import jax
 import jax.export
 import jax.numpy as jnp
 import pytest
 
+from experiments import device_loop
 from qusac_jax import environments, ube
+from qusac_jax.environments import streams
 from qusac_jax.qusac import agent, presets
 from qusac_jax.qusac.config import Config
 from qusac_jax.tabular import agent as tabular_agent
@@ -18,11 +22,28 @@ from qusac_jax.tabular import environments as tabular_environments
 from qusac_jax.tabular import experiment
 from tests.sizes import small
 
+# Kernels that the platforms have beside XLA's own operations.
+KERNELS = {"cpu": "lapack_", "cuda": "cu", "tpu": "LuDecomposition"}
+# What compilers read and take out again.
+ANNOTATIONS = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
 
-def assert_lowers(function, *arguments, platforms=("cuda", "tpu")) -> None:
+
+def assert_lowers(function, *arguments, platforms=("cpu", "cuda", "tpu")) -> None:
+    # Named tuples cannot be serialised without being registered: arrays go in and come out alone.
+    flat, structure = jax.tree.flatten(arguments)
+
+    def on_arrays(*arrays):
+        return jax.tree.leaves(function(*jax.tree.unflatten(structure, arrays)))
+
     for platform in platforms:
-        exported = jax.export.export(jax.jit(function), platforms=[platform])(*arguments)
+        exported = jax.export.export(jax.jit(on_arrays), platforms=[platform])(*flat)
         assert exported.platforms == (platform,)
+        assert jax.export.deserialize(exported.serialize()).platforms == (platform,)
+        module = exported.mlir_module()
+        assert "f64" not in module
+        assert "callback" not in module
+        kernels = set(re.findall(r"custom_call @([\w.]+)", module)) - ANNOTATIONS
+        assert all(name.startswith(KERNELS[platform]) for name in kernels), kernels
 
 
 def shape(*sizes: int) -> jax.ShapeDtypeStruct:
@@ -43,6 +64,14 @@ def test_lowering_names_a_function_of_one_platform_only():
     # The check itself: eigenvalues of a general matrix have no TPU version in JAX.
     with pytest.raises(NotImplementedError, match="tpu"):
         assert_lowers(jnp.linalg.eigvals, shape(3, 3), platforms=("tpu",))
+
+
+def test_lowering_names_float64_and_what_calls_the_host():
+    with jax.enable_x64(True), pytest.raises(AssertionError, match="f64"):
+        assert_lowers(lambda x: x.astype(jnp.float64), shape(3))
+    ask = lambda x: jax.pure_callback(lambda y: y, shape(3), x)
+    with pytest.raises((AssertionError, ValueError, NotImplementedError), match="callback"):
+        assert_lowers(ask, shape(3))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +116,7 @@ def test_deep_agent(name):
     transition = jax.tree.map(lambda x: shape(2, *x.shape[2:]), state.replay.data)
     steps = {agent.collect: (transition, shape(2, 5)), agent.train_step: (transition, shape(2, 5))}
     if config.uses_model:
-        steps[agent.refresh] = ()
+        steps |= {agent.fit: (), agent.roll_out: (), agent.refresh: ()}
     for step, arguments in steps.items():
 
         def call(state, keys, *arguments, step=step):
@@ -96,3 +125,32 @@ def test_deep_agent(name):
             return raw(mapped(state, *arguments))
 
         assert_lowers(call, state._replace(key=None), raw_keys(2), *arguments)
+
+
+@pytest.mark.parametrize("name", ["qusac", "sac"])
+def test_whole_run_on_the_device(name):
+    config = small(presets.PRESETS[name])
+    env = environments.functional.load("functional:tests.pendulum:Pendulum")
+    task = environments.spec("functional:tests.pendulum:Pendulum").task()
+    both = {"env": env, "config": config, "task": task, "action_cost": 0.1}
+
+    def begun(keys):
+        keys = jax.random.wrap_key_data(keys)
+        state = jax.vmap(functools.partial(agent.init, config=config, task=task))(keys)
+        return state, jax.vmap(functools.partial(streams.start, env))(keys)
+
+    plan = device_loop.plan(0, 20, 30, config=config)
+
+    def run(keys, plan):
+        state, envs = begun(keys)
+        result = device_loop.run_steps(
+            state, envs, jnp.zeros((2, 1)), plan, reward_threshold=0.5, **both
+        )
+        return raw(result)
+
+    def evaluate(keys):
+        state, envs = begun(keys)
+        return raw(device_loop.run_episodes(state.actor, envs, **both))
+
+    assert_lowers(run, raw_keys(2), plan)
+    assert_lowers(evaluate, raw_keys(2))

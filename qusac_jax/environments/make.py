@@ -8,8 +8,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces, wrappers
 
+from qusac_jax.environments import functional
 from qusac_jax.environments.action_cost import ActionCost
-from qusac_jax.environments.names import ParsedName, load_suite, parse_name
+from qusac_jax.environments.names import DEVICE_FAMILIES, ParsedName, load_suite, parse_name
 from qusac_jax.environments.termination import (
     check_fits,
     check_termination,
@@ -31,7 +32,7 @@ class Spec(NamedTuple):
     action_size: int  # A
     action_cost: float  # rho, >= 0
     max_episode_steps: int
-    termination: str  # a key of `termination.TERMINATIONS`, or "unknown"
+    termination: str  # a key of `termination.TERMINATIONS`, "own", or "unknown"
     # Bounds of the actions in the environment's own units, which [-1, 1] stands for; A each, empty
     # where they are not known.
     action_low: tuple[float, ...] = ()
@@ -52,7 +53,7 @@ class Spec(NamedTuple):
         sizes = {"observation_size": self.observation_size, "action_size": self.action_size}
         if isinstance(termination, str):
             check_fits(self.name, termination, **sizes)
-        if termination is not None:
+        if termination is not None or self.termination == "own":
             check_termination(ends, **sizes)
         return Task(self.observation_size, self.action_size, ends)
 
@@ -82,6 +83,11 @@ def make(
             seed that is out of range, or a Python package that the environment needs.
     """
     parsed = parse_name(name)
+    if parsed.family in DEVICE_FAMILIES:
+        raise ValueError(
+            f"env: {name!r} is stepped on the device and is no Gymnasium environment; use "
+            "environments.vector, or environments.functional and environments.streams"
+        )
     rho = _check_action_cost(parsed.action_cost if action_cost is None else action_cost)
     check_seed(seed)
     env = _make_suite(parsed, seed, render) if parsed.family == "dmc" else _make_gym(parsed, render)
@@ -96,6 +102,21 @@ def make(
 
 def spec(name: str, action_cost: float | None = None) -> Spec:
     """The `Spec` of an environment; builds it once to look."""
+    parsed = parse_name(name)
+    if parsed.family in DEVICE_FAMILIES:
+        on_device = functional.load(name)
+        return Spec(
+            name=name,
+            observation_size=on_device.observation_size,
+            action_size=on_device.action_size,
+            action_cost=_check_action_cost(
+                parsed.action_cost if action_cost is None else action_cost
+            ),
+            max_episode_steps=on_device.episode_length,
+            termination=termination_name(name),
+            action_low=_each(on_device.action_low, on_device.action_size),
+            action_high=_each(on_device.action_high, on_device.action_size),
+        )
     env = make(name, action_cost=action_cost)
     try:
         return spec_of(env)
@@ -116,6 +137,10 @@ def spec_of(env: gymnasium.Env) -> Spec:
         action_low=env.get_wrapper_attr("action_bounds")[0],
         action_high=env.get_wrapper_attr("action_bounds")[1],
     )
+
+
+def _each(bound: float | tuple[float, ...], count: int) -> tuple[float, ...]:
+    return tuple(np.broadcast_to(np.asarray(bound, float), (count,)).tolist())
 
 
 def check_seed(seed: int | None) -> None:

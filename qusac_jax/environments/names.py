@@ -1,7 +1,8 @@
 """What an environment may be called, and a clear answer to what it may not.
 
-Three families: the paper's six sparse tasks by their short names (`ALIASES`), any task of the
-DeepMind Control Suite as `dmc:DOMAIN:TASK`, and any Gymnasium id with Box spaces as `gym:ID`.
+On the host: the paper's six sparse tasks by their short names (`ALIASES`), any task of the DeepMind
+Control Suite as `dmc:DOMAIN:TASK`, and any Gymnasium id with Box spaces as `gym:ID`. On the device:
+`brax:NAME`, `playground:NAME`, and your own as `functional:MODULE:FUNCTION`.
 """
 
 import importlib
@@ -13,6 +14,8 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from qusac_jax._messages import did_you_mean
+from qusac_jax.environments.device_tasks import BRAX_BACKENDS, BRAX_TASKS
+from qusac_jax.environments.importing import import_function
 
 
 class Alias(NamedTuple):
@@ -34,14 +37,15 @@ ALIASES: Mapping[str, Alias] = types.MappingProxyType(
     }
 )
 PAPER_TASKS: tuple[str, ...] = tuple(ALIASES)
+DEVICE_FAMILIES = ("brax", "playground", "functional")  # stepped on the device, see `functional`
 
 
 class ParsedName(NamedTuple):
     """An environment's name taken apart; its parts are known to exist."""
 
-    family: str  # "dmc" | "gym"
-    domain: str  # suite domain; empty for "gym"
-    task: str  # suite task, or the Gymnasium id
+    family: str  # "dmc" | "gym" | one of DEVICE_FAMILIES
+    domain: str  # suite domain; empty for others
+    task: str  # suite task, the Gymnasium id, or what follows the name of a device family
     action_cost: float  # the default rho
 
 
@@ -54,7 +58,9 @@ def parse_name(name: str) -> ParsedName:
     """Takes a name apart and checks that there is such an environment.
 
     Args:
-        name: one of `ALIASES`, `dmc:DOMAIN:TASK` or `gym:ID`.
+        name: one of `ALIASES`, `dmc:DOMAIN:TASK`, `gym:ID`, `brax:NAME`, `playground:NAME` or
+            `functional:MODULE:FUNCTION`; the last imports, and so executes, the module. What
+            Playground has is looked up only when a task of it is loaded.
 
     Raises:
         ValueError: if there is no such environment; lists near misses.
@@ -67,12 +73,21 @@ def parse_name(name: str) -> ParsedName:
         return _parse_suite(name, rest)
     if family == "gym" and rest:
         return _parse_gym(name, rest)
+    if family == "brax" and rest:
+        return _parse_brax(name, rest)
+    if family == "playground" and rest:
+        cost = ALIASES[rest].action_cost if rest in ALIASES else 0.0
+        return ParsedName("playground", "", rest, cost)
+    if family == "functional" and rest:
+        import_function(rest, "env")
+        return ParsedName("functional", "", rest, 0.0)
     # shimmy registers the suite once more as gym:dm_control/...; dmc: is the name for it here.
     own = [f"gym:{env}" for env in gymnasium.registry if not env.startswith("dm_control/")]
     near = did_you_mean(name, [*ALIASES, *own])
     raise ValueError(
         f"env: there is no environment {name!r}{near}; use one of {', '.join(ALIASES)}, "
-        "or dmc:DOMAIN:TASK, or gym:ID"
+        "or dmc:DOMAIN:TASK, or gym:ID; on the device brax:NAME, playground:NAME, or "
+        "functional:MODULE:FUNCTION"
     )
 
 
@@ -125,3 +140,19 @@ def _import_registering(name: str, module: str) -> None:
             "package that registers the environment, and name it as Python would import it from "
             "the current directory, such as gym:package.module:ID"
         ) from error
+
+
+def _parse_brax(name: str, rest: str) -> ParsedName:
+    task, _, backend = rest.partition(":")
+    if task not in BRAX_TASKS:
+        near = did_you_mean(task, BRAX_TASKS, prefix="brax:")
+        raise ValueError(
+            f"env: Brax has no task {name!r}{near}; use one of {', '.join(BRAX_TASKS)}, and "
+            "brax:NAME:BACKEND for another backend"
+        )
+    if backend and backend not in BRAX_BACKENDS:
+        raise ValueError(
+            f"env: the backend {backend!r} of {name!r} is unknown"
+            f"{did_you_mean(backend, BRAX_BACKENDS)}; use one of {', '.join(BRAX_BACKENDS)}"
+        )
+    return ParsedName("brax", "", rest, 0.0)

@@ -10,7 +10,6 @@ map over any leading axes. One of your own is named `MODULE:FUNCTION`. Axes: O o
 A action size.
 """
 
-import importlib
 import types
 from collections.abc import Mapping
 
@@ -18,7 +17,9 @@ import jax
 import jax.numpy as jnp
 
 from qusac_jax._messages import did_you_mean
-from qusac_jax.environments.names import parse_name
+from qusac_jax.environments import functional
+from qusac_jax.environments.importing import import_function, one_line
+from qusac_jax.environments.names import DEVICE_FAMILIES, parse_name
 from qusac_jax.task import TerminationFn
 
 
@@ -163,8 +164,11 @@ _SIZES: Mapping[str, tuple[tuple[int, ...], int]] = types.MappingProxyType(
 
 
 def termination_name(name: str) -> str:
-    """The key in `TERMINATIONS` that belongs to an environment, or "unknown"."""
+    """The key in `TERMINATIONS` that belongs to an environment, "own" for its own, or "unknown"."""
     parsed = parse_name(name)
+    if parsed.family in DEVICE_FAMILIES:
+        known = functional.load(name).termination
+        return "own" if callable(known) else known or "unknown"
     if parsed.family == "dmc":
         return "never"  # but for lqr, whose unbounded actions `make` refuses
     return GYM_TERMINATIONS.get(parsed.task, "unknown")
@@ -189,14 +193,16 @@ def termination_fn(name: str, termination: str | TerminationFn | None = None) ->
     if callable(termination):
         return termination
     key = termination_name(name) if termination is None else termination
+    if key == "own" and callable(own := functional.load(name).termination):
+        return own
     if ":" in key:
-        return _import_function(key)
+        return import_function(key, "termination")
     if key == "unknown":
         raise ValueError(
             f"termination: it is not known when an episode of {name!r} terminates (known: all of "
-            f"dmc:, and gym: {', '.join(sorted(GYM_TERMINATIONS))}); pass --termination=never if "
-            f"it never does, another of {', '.join(TERMINATIONS)}, or a function of your own as "
-            "MODULE:FUNCTION"
+            f"dmc:, brax: and playground:, and gym: {', '.join(sorted(GYM_TERMINATIONS))}); pass "
+            f"--termination=never if it never does, another of {', '.join(TERMINATIONS)}, or a "
+            "function of your own as MODULE:FUNCTION"
         )
     if key not in TERMINATIONS:
         raise ValueError(
@@ -256,7 +262,7 @@ def check_termination(
             done = jax.eval_shape(termination, observation, action, observation)
         except Exception as error:  # other people's functions raise anything
             raise ValueError(
-                f"{name} cannot be traced on {sizes}: {_one_line(error)}; write it with jax.numpy "
+                f"{name} cannot be traced on {sizes}: {one_line(error)}; write it with jax.numpy "
                 "as a function of observation, action and next_observation"
             ) from error
         given = (getattr(done, "shape", None), getattr(done, "dtype", None))
@@ -266,28 +272,3 @@ def check_termination(
                 f"{name} must return booleans {list(leading)} for {sizes}, got {described}; "
                 "index the last axis as next_observation[..., 0] and compare it"
             )
-
-
-def _import_function(path: str) -> TerminationFn:
-    """The function that `MODULE:FUNCTION` names."""
-    module_name, _, name = path.partition(":")
-    if not module_name or not name:
-        raise ValueError(f"termination must be named as MODULE:FUNCTION, got {path!r}")
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # other people's modules raise anything
-        raise ValueError(
-            f"termination: the module of {path!r} cannot be imported: {_one_line(error)}; name it "
-            "as Python would import it from the current directory, such as package.module:function"
-        ) from error
-    functions = [key for key, value in vars(module).items() if callable(value)]
-    if name not in functions:
-        raise ValueError(
-            f"termination: the module {module_name!r} has no function {name!r}"
-            f"{did_you_mean(name, functions)}; define it there, or name another"
-        )
-    return getattr(module, name)
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"

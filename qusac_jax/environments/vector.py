@@ -4,12 +4,13 @@ Axes: R environments (one per seed), O observation size, A action size.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from qusac_jax.environments import state as environment_state
 from qusac_jax.environments.make import Spec, check_seed, make, spec_of
+from qusac_jax.environments.streams import StepResult
 
 # Entries of `VectorEnvironment.state`.
 STATE_FIELDS = (
@@ -21,20 +22,6 @@ STATE_FIELDS = (
     "model",
     "python",
 )
-
-
-class StepResult(NamedTuple):
-    """What one step of all environments gave."""
-
-    next_observation: np.ndarray  # [R, O] float32, the true successor, before any reset
-    reward: np.ndarray  # [R] float32, with action cost
-    task_reward: np.ndarray  # [R] float32, without
-    terminated: np.ndarray  # [R] bool, the task ended the episode
-    truncated: np.ndarray  # [R] bool, the time limit did
-    observation: np.ndarray  # [R, O] float32, what to act on next, after automatic resets
-    episode_return: np.ndarray  # [R] float64, of the episode that ended in this step, else NaN
-    episode_task_return: np.ndarray  # [R] float64, the same without action cost
-    episode_length: np.ndarray  # [R] float64, its number of steps, else NaN
 
 
 class VectorEnvironment:

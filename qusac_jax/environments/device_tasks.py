@@ -1,0 +1,164 @@
+"""Tasks of Brax and MuJoCo Playground as functional environments; both packages are extras.
+
+Axes: O observation size, A action size.
+"""
+
+import importlib
+import types
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+# Brax's tasks, and when their episodes end: its observations are those of Gymnasium's tasks.
+BRAX_TASKS: Mapping[str, str] = types.MappingProxyType(
+    {
+        "ant": "ant",
+        "halfcheetah": "never",
+        "hopper": "hopper",
+        "humanoid": "humanoid",
+        "humanoidstandup": "never",
+        "inverted_double_pendulum": "inverted_double_pendulum",
+        "inverted_pendulum": "inverted_pendulum",
+        "pusher": "never",
+        "reacher": "never",
+        "swimmer": "never",
+        "walker2d": "walker2d",
+    }
+)
+BRAX_BACKENDS = ("mjx", "spring")  # the first is the default
+_BRAX_EPISODE_LENGTH = 1000
+# What Playground calls the paper's tasks.
+PLAYGROUND_ALIASES: Mapping[str, str] = types.MappingProxyType(
+    {
+        "acrobot": "AcrobotSwingupSparse",
+        "reacher_hard": "ReacherHard",
+        "cartpole_swingup": "CartpoleSwingupSparse",
+        "pendulum": "PendulumSwingup",
+        "point_mass": "PointMass",
+        "ball_in_cup": "BallInCup",
+    }
+)
+
+
+class PackagedEnvironment:
+    """An environment of Brax or Playground, whose states hold observation, reward and end."""
+
+    action_low, action_high = -1.0, 1.0  # both packages rescale themselves
+
+    def __init__(self, env: Any, *, episode_length: int, termination: str):
+        """Wraps one.
+
+        Args:
+            env: with Brax's `reset(key)`, `step(state, action)` and `action_size`.
+            episode_length: steps.
+            termination: a key of `TERMINATIONS`.
+        """
+        self._env = env
+        self._like = jax.eval_shape(self._reset, jax.random.key(0))
+        (self.observation_size,) = self._like.obs.shape
+        self.action_size = int(env.action_size)
+        self.episode_length = episode_length
+        self.termination = termination
+
+    def reset(self, key: chex.PRNGKey) -> Any:
+        """The first state of an episode."""
+        return self._reset(key)
+
+    def step(self, state: Any, action: jax.Array, key: chex.PRNGKey) -> Any:
+        """The next state; the simulators draw nothing."""
+        del key
+        # Brax writes into dictionaries of the state that it is given: a copy keeps this pure.
+        copy = jax.tree.map(lambda x: x, state)
+        after = _without_metrics(self._env.step(copy, action))
+        return jax.tree.map(_as, after, self._like)
+
+    def observation(self, state: Any) -> jax.Array:
+        """`[O]`."""
+        return state.obs
+
+    def reward(self, state: Any, action: jax.Array, next_state: Any) -> jax.Array:
+        """`[]`."""
+        del state, action
+        return next_state.reward
+
+    def terminated(self, state: Any) -> jax.Array:
+        """`[]` bool."""
+        return state.done > 0.5
+
+    def truncated(self, state: Any) -> jax.Array:
+        """Never before the episode's length."""
+        del state
+        return jnp.zeros((), bool)
+
+    def _reset(self, key: chex.PRNGKey) -> Any:
+        return _without_metrics(self._env.reset(key))
+
+
+def load_brax(task: str) -> PackagedEnvironment:
+    """A task of Brax.
+
+    Args:
+        task: `NAME` or `NAME:BACKEND`, known to exist.
+
+    Raises:
+        ValueError: if Brax is not installed.
+    """
+    name, _, backend = task.partition(":")
+    envs = _import("brax.envs", "brax")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that Brax is no longer maintained
+        env = envs.get_environment(name, backend=backend or BRAX_BACKENDS[0])
+    return PackagedEnvironment(
+        env, episode_length=_BRAX_EPISODE_LENGTH, termination=BRAX_TASKS[name]
+    )
+
+
+def load_playground(task: str) -> PackagedEnvironment:
+    """A task of MuJoCo Playground's control suite, simulated by MJX.
+
+    Args:
+        task: one of Playground's names, or what this package calls a task of the paper.
+
+    Raises:
+        ValueError: if Playground is not installed, has no such task or cannot load it.
+    """
+    suite = _import("mujoco_playground", "playground").dm_control_suite
+    name = PLAYGROUND_ALIASES.get(task, task)
+    if name not in suite.ALL_ENVS:
+        raise ValueError(
+            f"env: Playground's control suite has no task {task!r}; it has "
+            f"{', '.join([*PLAYGROUND_ALIASES, *suite.ALL_ENVS])}"
+        )
+    try:
+        env = suite.load(name, config_overrides={"impl": "jax"})
+        length = int(suite.get_default_config(name).episode_length)
+        return PackagedEnvironment(env, episode_length=length, termination="never")
+    except Exception as error:  # the installed versions of MJX and Playground may not fit
+        raise ValueError(
+            f"env: 'playground:{task}' cannot be loaded with the installed versions: {error}; use "
+            "the task on the host, without the prefix"
+        ) from error
+
+
+def _import(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            f"env: {module} cannot be imported ({error}); install the extra: "
+            f"pip install -e '.[{extra}]'"
+        ) from error
+
+
+def _without_metrics(state: Any) -> Any:
+    return state.replace(metrics={})
+
+
+def _as(value: Any, like: jax.ShapeDtypeStruct) -> jax.Array:
+    """A value in the dtype that it has after a reset: some tasks put Python numbers there."""
+    is_key = jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
+    return value if is_key else jnp.asarray(value, like.dtype)

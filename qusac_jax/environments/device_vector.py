@@ -1,0 +1,193 @@
+"""Several copies of a functional environment, with the interface of `VectorEnvironment`.
+
+Axes: R environments (one per seed), O observation size, A action size.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qusac_jax.environments import functional, streams
+from qusac_jax.environments.action_cost import FaultyEnvironmentError
+from qusac_jax.environments.functional import FunctionalEnvironment
+from qusac_jax.environments.make import Spec, check_seed, spec
+from qusac_jax.environments.names import DEVICE_FAMILIES, parse_name
+from qusac_jax.environments.streams import StepResult, Stream
+from qusac_jax.environments.vector import VectorEnvironment
+
+
+class DeviceVector:
+    """R functional environments with automatic reset, each with its own seed.
+
+    For a loop on the host, which pays for a call to the device at every step; a loop on the device
+    takes `environment` and `streams` instead. Environment i gives the same trajectory as when it is
+    alone.
+    """
+
+    spec: Spec
+    environment: FunctionalEnvironment
+    streams: Stream  # leaves [R, ...]; the next `reset` or `step` goes on from what is put here
+
+    def __init__(self, name: str, seeds: Sequence[int], *, action_cost: float | None = None):
+        """Loads the environment and begins an episode for each seed.
+
+        Args:
+            name: as for `functional.load`.
+            seeds: R >= 1 different streams of random numbers, each in [0, 2**32).
+            action_cost: rho >= 0; by default that of the paper for its tasks and 0 for all others.
+
+        Raises:
+            ValueError: as `functional.load`, and if there are no seeds.
+        """
+        if len(seeds) == 0:
+            raise ValueError("seeds must hold at least one seed, got none; pass e.g. [0]")
+        for seed in seeds:
+            check_seed(seed)
+        self.spec = spec(name, action_cost)
+        self.environment = functional.load(name)
+        self._num_envs = len(seeds)
+        keys = jax.vmap(streams.first_key)(jnp.asarray(np.asarray(seeds, np.uint32)))
+        self.streams = _start(keys, env=self.environment)
+
+    def __len__(self) -> int:
+        """R, the number of environments."""
+        return self._num_envs
+
+    def reset(self) -> np.ndarray:
+        """Starts a new episode everywhere.
+
+        Returns:
+            Observations `[R, O]`, float32.
+        """
+        self.streams = _start(self.streams.key, env=self.environment)
+        return np.array(self.streams.observation)
+
+    def step(self, actions: Any, active: np.ndarray | None = None) -> StepResult:
+        """Steps environments and resets those whose episode ended.
+
+        Args:
+            actions: `[R, A]` in [-1, 1]; what lies outside is clipped.
+            active: `[R]` bool, which to step; default all. The others stay as they are, with
+                reward 0.
+
+        Returns:
+            NumPy arrays.
+
+        Raises:
+            ValueError: if the shape is wrong or a value is not finite, on either side.
+        """
+        actions = np.asarray(actions, np.float32)
+        active = np.ones(len(self), bool) if active is None else np.asarray(active)
+        if actions.shape != (len(self), self.spec.action_size):
+            raise ValueError(
+                f"actions must have shape {(len(self), self.spec.action_size)} (environments, "
+                f"action size), got {actions.shape}"
+            )
+        if not np.isfinite(actions[active]).all():
+            raise ValueError(
+                f"actions for {self.spec.name!r} must be finite, got {actions.tolist()}; check "
+                "the policy"
+            )
+        self.streams, result = _step(
+            self.streams,
+            actions,
+            active,
+            env=self.environment,
+            action_cost=self.spec.action_cost,
+        )
+        result = jax.tree.map(np.asarray, result)
+        if not (np.isfinite(result.next_observation).all() and np.isfinite(result.reward).all()):
+            raise FaultyEnvironmentError(not_finite(self.spec.name))
+        return result
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Everything the future depends on, as NumPy arrays of fixed shapes and dtypes."""
+        return {
+            f"leaf_{i}": np.array(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+            for i, leaf in enumerate(jax.tree.leaves(self.streams))
+        }
+
+    def set_state(self, tree: dict[str, np.ndarray]) -> np.ndarray:
+        """Continues where `state` was called, exactly.
+
+        Args:
+            tree: what `state` returned, for the same environment and R.
+
+        Returns:
+            Observations `[R, O]` to act on next.
+
+        Raises:
+            ValueError: if the tree belongs to another environment.
+        """
+        expected = self.state()
+        kinds = [{k: (v.shape, v.dtype) for k, v in x.items()} for x in (tree, expected)]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"environment state does not fit {self.spec.name!r} with {len(self)} seeds and the "
+                "installed versions; restore it with those that it was saved with"
+            )
+        leaves, structure = jax.tree.flatten(self.streams)
+        values = [
+            jax.random.wrap_key_data(jnp.asarray(tree[f"leaf_{i}"]), impl=jax.random.key_impl(leaf))
+            if _is_key(leaf)
+            else jnp.asarray(tree[f"leaf_{i}"])
+            for i, leaf in enumerate(leaves)
+        ]
+        self.streams = jax.tree.unflatten(structure, values)
+        return np.array(self.streams.observation)
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+
+AnyVector = VectorEnvironment | DeviceVector
+
+
+def vector(name: str, seeds: Sequence[int], *, action_cost: float | None = None) -> AnyVector:
+    """Copies of one environment, whether it is stepped on the host or on the device.
+
+    Args:
+        name: as for `make`, or as for `functional.load`.
+        seeds: R >= 1, one for each copy, in [0, 2**32).
+        action_cost: rho >= 0; by default that of the paper for its tasks and 0 for all others.
+
+    Raises:
+        ValueError: as `VectorEnvironment` and `DeviceVector`.
+    """
+    on_device = parse_name(name).family in DEVICE_FAMILIES
+    return (DeviceVector if on_device else VectorEnvironment)(name, seeds, action_cost=action_cost)
+
+
+def not_finite(name: str) -> str:
+    """What is wrong where an environment answers a finite action with NaN or infinity."""
+    return (
+        f"environment {name!r} returned an observation or a reward that is not finite; its "
+        "simulation diverged or it has a bug: use a smaller time step, or another environment"
+    )
+
+
+@functools.partial(jax.jit, static_argnames="env")
+def _start(keys: jax.Array, *, env: FunctionalEnvironment) -> Stream:
+    return jax.vmap(functools.partial(streams.start, env))(keys)
+
+
+@functools.partial(jax.jit, static_argnames=("env", "action_cost"), donate_argnums=0)
+def _step(
+    state: Stream,
+    actions: jax.Array,
+    active: jax.Array,
+    *,
+    env: FunctionalEnvironment,
+    action_cost: float,
+) -> tuple[Stream, StepResult]:
+    advance = functools.partial(streams.advance, env, action_cost=action_cost)
+    step_one = lambda stream, action, active: advance(stream, action, active=active)
+    return jax.vmap(step_one)(state, actions, active)
+
+
+def _is_key(leaf: jax.Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

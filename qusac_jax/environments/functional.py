@@ -1,0 +1,244 @@
+"""Environments on the device: pure functions of a state, stepped without the host.
+
+`FunctionalEnvironment` is what such an environment offers. Brax, MuJoCo Playground and a class of
+your own, written with `jax.numpy`, fit it; `streams` steps it. Written for one environment; callers
+`vmap`. Axes: O observation size, A action size.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qusac_jax.environments import device_tasks
+from qusac_jax.environments.importing import import_function, one_line
+from qusac_jax.environments.names import DEVICE_FAMILIES, parse_name
+from qusac_jax.task import TerminationFn
+
+State = Any  # a pytree of arrays of fixed shapes and dtypes
+
+
+class FunctionalEnvironment(Protocol):
+    """An environment as pure, traceable functions; the sizes and bounds are constants."""
+
+    # Properties here, so that plain attributes of any of the types fit.
+
+    @property
+    def observation_size(self) -> int:
+        """O."""
+        ...
+
+    @property
+    def action_size(self) -> int:
+        """A."""
+        ...
+
+    @property
+    def action_low(self) -> float | tuple[float, ...]:
+        """Bound of the actions that `step` takes, for all or for each; [-1, 1] is mapped there."""
+        ...
+
+    @property
+    def action_high(self) -> float | tuple[float, ...]:
+        """The other bound."""
+        ...
+
+    @property
+    def episode_length(self) -> int:
+        """Steps after which an episode is cut off at the latest."""
+        ...
+
+    @property
+    def termination(self) -> TerminationFn | str | None:
+        """When an episode ends, as a function of what the agent observes, for its model's rollouts.
+
+        A function, a key of `TERMINATIONS`, or None where observations do not tell.
+        """
+        ...
+
+    def reset(self, key: chex.PRNGKey) -> State:
+        """The first state of an episode."""
+        ...
+
+    def step(self, state: State, action: jax.Array, key: chex.PRNGKey) -> State:
+        """The next state; action `[A]` within the bounds."""
+        ...
+
+    def observation(self, state: State) -> jax.Array:
+        """What the agent sees of a state, `[O]` float32."""
+        ...
+
+    def reward(self, state: State, action: jax.Array, next_state: State) -> jax.Array:
+        """Of a step, `[]` float32, without action cost."""
+        ...
+
+    def terminated(self, state: State) -> jax.Array:
+        """Whether the task ended in this state, `[]` bool."""
+        ...
+
+    def truncated(self, state: State) -> jax.Array:
+        """Whether the episode is cut off here before `episode_length`, `[]` bool."""
+        ...
+
+
+def is_functional(name: str) -> bool:
+    """Whether an environment of this name is stepped on the device.
+
+    Raises:
+        ValueError: if there is no such environment.
+    """
+    return parse_name(name).family in DEVICE_FAMILIES
+
+
+@functools.lru_cache(maxsize=8)  # the same object again: functions compiled for it are found
+def load(name: str) -> FunctionalEnvironment:
+    """The environment that a name stands for, checked.
+
+    Args:
+        name: `brax:NAME`, `playground:NAME`, or `functional:MODULE:FUNCTION`, where the function
+            takes nothing and returns a `FunctionalEnvironment`. That imports, and so executes, the
+            module.
+
+    Raises:
+        ValueError: for another name, a package that is not installed, and what `check` says.
+    """
+    parsed = parse_name(name)
+    if parsed.family == "brax":
+        env = device_tasks.load_brax(parsed.task)
+    elif parsed.family == "playground":
+        env = device_tasks.load_playground(parsed.task)
+    elif parsed.family == "functional":
+        try:
+            env = import_function(parsed.task, "env")()
+        except TypeError as error:
+            raise ValueError(
+                f"env: {name!r} cannot be made: {one_line(error)}; name a function that takes no "
+                "arguments and returns a functional environment"
+            ) from error
+    else:
+        raise ValueError(
+            f"env: {name!r} is stepped on the host; on the device there are brax:NAME, "
+            "playground:NAME and functional:MODULE:FUNCTION"
+        )
+    check(env, name)
+    return env
+
+
+def check(env: FunctionalEnvironment, name: str = "environment") -> None:
+    """Raises `ValueError` unless an environment keeps to the protocol.
+
+    Its functions are traced, not run.
+
+    Args:
+        env: what is checked.
+        name: for the message.
+    """
+    missing = [field for field in _FIELDS if not hasattr(env, field)]
+    if missing:
+        raise ValueError(
+            f"env: {name!r} has no {', '.join(missing)}; define all of {', '.join(_FIELDS)}"
+        )
+    for field in ("observation_size", "action_size", "episode_length"):
+        value = getattr(env, field)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"env: {field} of {name!r} must be a positive integer, got {value!r}")
+    _check_bounds(env, name)
+    first, second = _traced(functools.partial(_states, env), name)
+    _check_states(first, second, name)
+    found = _traced(functools.partial(_values, env), name)
+    expected = {
+        "observation": ((env.observation_size,), jnp.floating),
+        "reward": ((), jnp.number),
+        "terminated": ((), jnp.bool_),
+        "truncated": ((), jnp.bool_),
+    }
+    for field, (shape, kind) in expected.items():
+        value = found[field]
+        if value.shape != shape or not jnp.issubdtype(value.dtype, kind):
+            raise ValueError(
+                f"env: {field} of {name!r} must be {kind.__name__}{list(shape)}, got "
+                f"{value.dtype}{list(value.shape)}"
+            )
+
+
+_FIELDS = (
+    "observation_size",
+    "action_size",
+    "action_low",
+    "action_high",
+    "episode_length",
+    "termination",
+    "reset",
+    "step",
+    "observation",
+    "reward",
+    "terminated",
+    "truncated",
+)
+
+
+def _states(env: FunctionalEnvironment, key: chex.PRNGKey) -> tuple[State, State]:
+    """After a reset and after a step."""
+    first = env.reset(key)
+    second = env.step(first, jnp.zeros(env.action_size), key)
+    return jax.tree.map(jnp.asarray, (first, second))
+
+
+def _values(env: FunctionalEnvironment, key: chex.PRNGKey) -> dict[str, jax.Array]:
+    """What an environment says of a step."""
+    first, second = _states(env, key)
+    values = {
+        "observation": env.observation(second),
+        "reward": env.reward(first, jnp.zeros(env.action_size), second),
+        "terminated": env.terminated(second),
+        "truncated": env.truncated(second),
+    }
+    return {name: jnp.asarray(value) for name, value in values.items()}
+
+
+def _traced(function: Callable[[chex.PRNGKey], Any], name: str) -> Any:
+    """The shapes of what a function of an environment returns."""
+    try:
+        return jax.eval_shape(function, jax.random.key(0))
+    except Exception as error:  # other people's environments raise anything
+        raise ValueError(
+            f"env: {name!r} cannot be traced: {one_line(error)}; write it with jax.numpy"
+        ) from error
+
+
+def _check_states(first: State, second: State, name: str) -> None:
+    structures = [jax.tree.structure(state) for state in (first, second)]
+    if structures[0] != structures[1]:
+        raise ValueError(
+            f"env: the states of {name!r} after reset and after step have different structures, "
+            f"{structures[0]} and {structures[1]}; return the same"
+        )
+    kinds = [[(x.shape, str(x.dtype)) for x in jax.tree.leaves(state)] for state in (first, second)]
+    differing = [f"{a} and {b}" for a, b in zip(*kinds, strict=True) if a != b]
+    if differing:
+        raise ValueError(
+            f"env: the states of {name!r} after reset and after step differ in shape or dtype: "
+            f"{'; '.join(differing[:3])}; return the same"
+        )
+
+
+def _check_bounds(env: FunctionalEnvironment, name: str) -> None:
+    try:
+        low, high = (
+            np.broadcast_to(np.asarray(bound, np.float32), (env.action_size,))
+            for bound in (env.action_low, env.action_high)
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"env: action_low and action_high of {name!r} must be numbers, or one for each of the "
+            f"{env.action_size} components, got {env.action_low!r} and {env.action_high!r}"
+        ) from error
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        raise ValueError(
+            f"env: actions of {name!r} must have finite bounds, action_low below action_high, got "
+            f"{low.tolist()} and {high.tolist()}"
+        )

@@ -1,0 +1,41 @@
+"""Functions that a user names as `MODULE:FUNCTION`."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from qusac_jax._messages import did_you_mean
+
+
+def import_function(path: str, what: str) -> Callable[..., Any]:
+    """The function that `MODULE:FUNCTION` names; imports, and so executes, the module.
+
+    Args:
+        path: the name.
+        what: the argument that it was given for, for the message.
+
+    Raises:
+        ValueError: if there is no such function.
+    """
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise ValueError(f"{what} must be named as MODULE:FUNCTION, got {path!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # other people's modules raise anything
+        raise ValueError(
+            f"{what}: the module of {path!r} cannot be imported: {one_line(error)}; name it as "
+            "Python would import it from the current directory, such as package.module:function"
+        ) from error
+    functions = [key for key, value in vars(module).items() if callable(value)]
+    if name not in functions:
+        raise ValueError(
+            f"{what}: the module {module_name!r} has no function {name!r}"
+            f"{did_you_mean(name, functions)}; define it there, or name another"
+        )
+    return getattr(module, name)
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception says, for a message of one line."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"

@@ -1,0 +1,62 @@
+"""A pendulum in pure JAX, `functional:tests.pendulum:Pendulum`, as a user would write one.
+
+It starts anywhere, is to stand upright, and its motor is strong enough to lift it without swinging.
+An episode ends where it spins too fast, and is cut off after 20 steps.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+MAX_SPEED = 6.0
+DT = 0.1
+
+
+class State(NamedTuple):
+    angle: jax.Array  # 0 is upright
+    speed: jax.Array
+
+
+class Pendulum:
+    observation_size = 3
+    action_size = 1
+    action_low, action_high = -2.0, 2.0
+    episode_length = 20
+
+    def reset(self, key):
+        angle, speed = jax.random.uniform(key, (2,), minval=-1.0)
+        return State(jnp.pi * angle, speed)
+
+    def step(self, state, action, key):
+        push = action[0] + 0.1 * jax.random.normal(key)
+        speed = state.speed + DT * (jnp.sin(state.angle) + push)
+        return State(state.angle + DT * speed, speed)
+
+    def observation(self, state):
+        return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.speed])
+
+    def reward(self, state, action, next_state):
+        return jnp.cos(next_state.angle) - 0.01 * action[0] ** 2
+
+    def terminated(self, state):
+        return jnp.abs(state.speed) > MAX_SPEED
+
+    def truncated(self, state):
+        return jnp.zeros((), bool)
+
+    def termination(self, observation, action, next_observation):
+        return jnp.abs(next_observation[..., 2]) > MAX_SPEED
+
+
+class Exploding(Pendulum):
+    """Its speed is infinite as soon as it hangs to one side."""
+
+    episode_length = 30
+
+    def step(self, state, action, key):
+        state = super().step(state, action, key)
+        return state._replace(speed=jnp.where(jnp.abs(state.angle) > 1.0, jnp.inf, state.speed))
+
+    def terminated(self, state):
+        return jnp.zeros((), bool)

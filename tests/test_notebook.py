@@ -1,0 +1,56 @@
+"""The notebook runs from start to end, in short, and names the repository's one address."""
+
+import json
+import os
+import pathlib
+import tomllib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+NOTEBOOK = ROOT / "notebooks" / "colab.ipynb"
+
+
+def sources(kind):
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == kind]
+
+
+def test_the_address_is_that_of_the_project():
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    (line,) = [x for x in sources("code")[0].splitlines() if x.startswith("REPOSITORY")]
+    assert line == f'REPOSITORY = "{urls["Repository"]}"'
+
+
+def test_it_holds_no_results():
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    assert all(not cell["outputs"] for cell in cells if cell["cell_type"] == "code")
+    assert "TPU" in sources("markdown")[0]
+
+
+@pytest.mark.slow
+def test_it_runs_from_start_to_end(tmp_path, monkeypatch):
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    monkeypatch.setenv("QUSAC_JAX_SHORT_NOTEBOOK", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    # As a clone: what it writes lands beside it and not in the repository.
+    clone = tmp_path / "clone"
+    (clone / "notebooks").mkdir(parents=True)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    client = nbclient.NotebookClient(
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(clone / "notebooks")}},
+    )
+    client.execute()
+    assert (clone / "runs" / "notebook" / "policy.stablehlo").is_file()
+    kinds = [
+        kind
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        for kind in output.get("data", {})
+    ]
+    assert kinds.count("image/png") == 2  # the tabular plot and the learning curve
