@@ -31,7 +31,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_list(
         "methods",
         ["upper_bound", "ensemble_mean", "mbpo", "sac"],
-        f"methods ({', '.join(METHODS)}) and presets ({', '.join(PRESETS)})",
+        f"methods ({', '.join(METHODS)}), presets ({', '.join(PRESETS)}), or PRESET:METHOD",
         **define,
     )
     flags.DEFINE_list("seeds", ["0-4"], "numbers and ranges", **define)

@@ -60,7 +60,7 @@ def plan(
 
     Args:
         tasks: names of environments, or `paper` for the paper's six.
-        methods: names of methods and presets.
+        methods: names of methods and presets, or PRESET:METHOD.
         seeds: numbers and ranges such as `0-4`.
         num_seeds: trained together in one run.
         passed_on: further flags of all runs.
@@ -75,15 +75,15 @@ def plan(
     _check_own(passed_on)
     checked = {}
     for task in tasks:
-        for method, flag in algorithms.items():
-            given = (f"--env={task}", flag, f"--num_seeds={num_seeds}", *passed_on)
+        for method, flags in algorithms.items():
+            given = (f"--env={task}", *flags, f"--num_seeds={num_seeds}", *passed_on)
             # With the largest seed, which may be too large.
             checked[task, method] = given, *_checked((*given, f"--seed={groups[-1]}"))
     runs = []
     for first in groups:
         seed = f"{first}" if num_seeds == 1 else f"{first}-{first + num_seeds - 1}"
         for (task, method), (given, num_steps, values) in checked.items():
-            name = f"{_as_file_name(task)}-{method}-s{seed}"
+            name = f"{_as_file_name(task)}-{_as_file_name(method)}-s{seed}"
             path = folder / name
             run_directory.previous_config(path, values | {"seed": first})
             arguments = (*given, f"--seed={first}", f"--workdir={path}")
@@ -126,12 +126,18 @@ def _groups(seeds: Sequence[int], num_seeds: int) -> list[int]:
     return firsts
 
 
-def _algorithms(names: Sequence[str]) -> dict[str, str]:
-    """The flag of a run for each method or preset."""
+def _algorithms(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The flags of a run for each method, preset, or PRESET:METHOD."""
     flags = {}
     for name in names:
-        _fields.check_choice("methods", name, (*METHODS, *PRESETS))
-        flags[name] = f"--method={name}" if name in METHODS else f"--preset={name}"
+        preset, colon, method = name.rpartition(":")
+        if colon:
+            _fields.check_choice("methods: the preset", preset, tuple(PRESETS))
+            _fields.check_choice("methods: the method", method, METHODS)
+            flags[name] = (f"--preset={preset}", f"--method={method}")
+        else:
+            _fields.check_choice("methods", name, (*METHODS, *PRESETS))
+            flags[name] = (f"--method={name}" if name in METHODS else f"--preset={name}",)
     default = PRESETS["qusac"].method
     if "qusac" in names and default in names:
         raise ValueError(f"methods: 'qusac' and {default!r} are the same; leave one out")

@@ -308,9 +308,17 @@ def test_plan_has_every_combination_the_first_seeds_first(tmp_path):
     assert runs[0].num_steps == 500_000
 
 
+def test_plan_takes_a_preset_with_another_method(tmp_path):
+    (planned,) = plan(["pendulum"], ["paper:ensemble_mean"], ["0"], 1, (), tmp_path)
+    assert planned.name == "pendulum-paper_ensemble_mean-s0"
+    assert planned.arguments[1:3] == ("--preset=paper", "--method=ensemble_mean")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--tasks=pendulum", "--methods=papr:mbpo"], "preset 'papr' is unknown"),
+        (["--tasks=pendulum", "--methods=paper:mbpo"], "method 'mbpo' is unknown"),
         ([], "tasks is missing"),
         (["--tasks=pendulun"], "there is no environment 'pendulun' (did you mean 'pendulum'"),
         (["--tasks=paper,pendulum"], "tasks: 'pendulum' is given twice"),
