@@ -305,7 +305,8 @@ def test_help_is_no_mistake():
     code, out, _ = run("--help")
     assert code == 0
     assert "--termination" in out
-    assert "gym:MODULE:ID, which imports and so executes that module" in " ".join(out.split())
+    said = " ".join(out.split())
+    assert "gym:MODULE:ID and functional:MODULE:FUNCTION import and so execute that module" in said
 
 
 @pytest.mark.parametrize(

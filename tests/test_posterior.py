@@ -57,7 +57,7 @@ def test_one_batch_equals_many_and_zero_weight_is_no_visit():
     for i in np.flatnonzero(weight):
         step = jax.tree.map(lambda x, i=i: x[i : i + 1], data)
         one_by_one = posterior.update(one_by_one, step, weight=weight[i])
-    for many, single in zip(at_once, one_by_one, strict=True):
+    for many, single in zip(*map(jax.tree.leaves, (at_once, one_by_one)), strict=True):
         np.testing.assert_allclose(many, single, rtol=1e-5, atol=1e-6)
 
 
