@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import signal
 from collections.abc import Iterator
 
 # Tests compile many small programs and run each a few times: LLVM's optimisation costs more than
@@ -21,6 +22,11 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import jax
 import pytest
+
+# Where the tests run in the background of a shell, Ctrl-C is ignored, also by programs that they
+# start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module", autouse=True)
