@@ -71,7 +71,7 @@ class Checkpointer:
             if step in self.steps():
                 return
             manager = self._open()
-            with _without_reports():
+            with without_reports():
                 saved = manager.save(
                     step,
                     args=ocp.args.Composite(
@@ -86,7 +86,7 @@ class Checkpointer:
             _checksums.write(self._directory / str(step))
         except (OSError, ValueError) as error:
             raise CheckpointError(
-                f"could not write checkpoint {step} to {self._directory}: {_first_line(error)}; "
+                f"could not write checkpoint {step} to {self._directory}: {first_line(error)}; "
                 "free disk space or choose another workdir. Earlier checkpoints are unharmed"
             ) from error
 
@@ -148,7 +148,7 @@ class Checkpointer:
         except Exception as error:  # Orbax and TensorStore raise many types for damaged files.
             raise CheckpointError(
                 f"checkpoint {step} in {self._directory} is damaged or belongs to another program: "
-                f"{_first_line(error)}. Nothing was changed; use an older checkpoint "
+                f"{first_line(error)}. Nothing was changed; use an older checkpoint "
                 f"(--resume=latest_good), or another workdir"
             ) from error
         return step, read
@@ -191,7 +191,7 @@ class Checkpointer:
 
 
 @contextlib.contextmanager
-def _without_reports() -> Iterator[None]:
+def without_reports() -> Iterator[None]:
     """Within it, Orbax logs no tracebacks of what fails in its threads: it raises that as well.
 
     They are logged where somebody asks for all messages (`--verbosity=0`).
@@ -213,7 +213,7 @@ def _verify(directory: pathlib.Path) -> None:
     try:
         wrong = _checksums.changed(directory)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{directory}: {_first_line(error)}") from error
+        raise CheckpointError(f"{directory}: {first_line(error)}") from error
     if wrong:
         raise CheckpointError(
             f"checkpoint {directory} is damaged: {', '.join(wrong[:3])} changed, was truncated or "
@@ -239,6 +239,7 @@ def _without_empty(x: Any) -> np.ndarray:
     return np.asarray(x) if np.size(x) else np.zeros(1, np.asarray(x).dtype)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an exception says, without what follows its first line."""
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:300]

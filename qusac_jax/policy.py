@@ -16,6 +16,7 @@ import orbax.checkpoint as ocp
 
 from qusac_jax import _checksums
 from qusac_jax._checks import check_count, is_concrete
+from qusac_jax.checkpoint import first_line, without_reports
 from qusac_jax.qusac import networks
 
 if TYPE_CHECKING:
@@ -48,12 +49,13 @@ def save_policy(
         action_high: `[A]`, the one that 1 stands for.
         metadata: JSON-compatible facts about the run; `Policy.environment` needs `env` and
             `action_cost` among them.
+
+    Raises:
+        ValueError: if it cannot be written; what was there before stays.
     """
     path = pathlib.Path(path).absolute()
     partial = path.with_name(f"{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(partial / "actor", actor, force=True)
     description = {
         **metadata,
         "hidden": list(hidden),
@@ -61,10 +63,23 @@ def save_policy(
         "action_low": list(action_low),
         "action_high": list(action_high),
     }
-    (partial / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
-    _checksums.write(partial)
+    try:
+        _write(partial, actor, description)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"could not write the policy to {str(path)!r}: {first_line(error)}; check the folder's "
+            "disk space and permissions, and run the training's command again with its --workdir"
+        ) from error
     shutil.rmtree(path, ignore_errors=True)
     partial.rename(path)
+
+
+def _write(path: pathlib.Path, actor: networks.Params, description: dict[str, Any]) -> None:
+    # Not the asynchronous one, whose threads report a full disk with tracebacks of their own.
+    with without_reports(), ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+        checkpointer.save(path / "actor", args=ocp.args.StandardSave(actor))  # type: ignore[call-arg]
+    (path / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+    _checksums.write(path)
 
 
 class Policy:

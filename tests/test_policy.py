@@ -1,7 +1,9 @@
 """Saved policies: the environment's units, and damage that is noticed."""
 
 import json
+import resource
 import shutil
+import signal
 
 import gymnasium
 import jax
@@ -146,3 +148,17 @@ def test_checksums_that_are_gone_are_missed(saved, tmp_path):
     (tmp_path / "policy" / "checksums.json").unlink()
     with pytest.raises(ValueError, match="its checksums or"):
         qusac_jax.load_policy(tmp_path)
+
+
+def test_a_full_disk_leaves_the_policy_that_was_there(tmp_path):
+    save(tmp_path / "policy")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+    try:
+        with pytest.raises(ValueError, match=r"could not write the policy to .* disk space"):
+            save(tmp_path / "policy", low=(-1.0,))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert qusac_jax.load_policy(tmp_path).action_low == [-2.0]
