@@ -52,7 +52,10 @@ def test_signals_while_modules_are_imported(program, number, delay):
     process = start(program)
     time.sleep(delay)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     said = {signal.SIGINT: "interrupted\n", signal.SIGTERM: "terminated\n"}
     assert (process.returncode, out, err) == (128 + number, "", said[number])
 
