@@ -142,7 +142,7 @@ def test_dynamics_of_another_run_give_the_same_run(finished, tmp_path, capsys):
         (["--dataset="], "dataset is missing"),
         (["--dataset=shrt/random-v0"], "shrt/random-v0"),
         (["--env=cartpole_swingup", "--termination=never"], "observations"),
-        (["--config.rollout_length=100000000000"], "lower --num_seeds"),
+        (["--config.rollout_length=100000000000"], "--config.rollout_length, "),
         (["--preset=combo", "--config.real_ratio=1.0"], "regularizer 'combo' compares"),
     ],
 )
