@@ -19,7 +19,7 @@ from qusac_jax._checks import ROW_TOLERANCE, check_count
 from qusac_jax._fields import check_choice
 from qusac_jax.sparse import Sparse
 from qusac_jax.tabular import agent as agents
-from qusac_jax.tabular.environments import Environment
+from qusac_jax.tabular.environment import Environment
 
 SEED_AXES = ("vmap", "map")
 
