@@ -9,7 +9,7 @@ import pytest
 
 from qusac_jax import posterior, ube
 from qusac_jax.tabular import agent
-from tests import numpy_reference
+from experiments.benchmark import numpy_reference
 
 NUM_STATES, NUM_ACTIONS = 6, 2
 UBE_SOLVERS = {

@@ -1,0 +1,128 @@
+"""Measures speed on this machine: `python -m experiments.benchmark --quick`.
+
+Prints a Markdown table: each case's median rate with its spread, how far it is from what this
+machine's matrix products and copies reach, and how much faster it is than a plain baseline.
+"""
+
+import json
+import pathlib
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from absl import flags
+
+from experiments import cli, files
+from experiments.benchmark import measure, table
+from experiments.benchmark.cases import CASES
+from experiments.benchmark.jobs import Job, Setting
+from experiments.run_directory import describe_program
+from qusac_jax import _memory, environments
+from qusac_jax._fields import check_choice
+
+_DEVICES = ("auto", "cpu", "gpu", "tpu")
+_USUAL_SEEDS = {False: (1, 5, 20), True: (1,)}  # by whether the table is quick
+_USUAL_REPEAT = {False: 9, True: 3}
+
+
+def make_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    values = flags.FlagValues()
+    define: dict[str, Any] = {"flag_values": values}
+    about = "; ".join(f"{name}: {case.about}" for name, case in CASES.items())
+    flags.DEFINE_list("case", None, f"what to time, by default everything. {about}", **define)
+    flags.DEFINE_list("method", None, "methods and presets, by default each case's own", **define)
+    flags.DEFINE_list("num_seeds", None, "seeds trained together, by default 1,5,20", **define)
+    flags.DEFINE_integer("repeat", None, "calls of a median; 9, or 3 if quick", 1, **define)
+    flags.DEFINE_boolean("quick", False, "smaller sizes, in under a minute", **define)
+    flags.DEFINE_boolean("baselines", True, "time the plain baselines, too", **define)
+    flags.DEFINE_string("env", "cartpole_swingup", "to step, and for the agents' sizes", **define)
+    flags.DEFINE_enum("device", "auto", _DEVICES, "where to compute", **define)
+    flags.DEFINE_string("json", None, "file for the rows, a list of objects", **define)
+    flags.DEFINE_string("markdown", None, "file for the table", **define)
+    return values
+
+
+def run(options: flags.FlagValues) -> None:
+    """Times everything and prints the table row by row; what rows will take is said on stderr."""
+    setting = _setting(options)
+    cases = _names("case", options.case, CASES) or [
+        name for name, case in CASES.items() if case.quick or not options.quick
+    ]
+    _check_methods(setting.methods, cases)
+    environments.check_name(options.env)
+    for path in (options.json, options.markdown):
+        if path:
+            files.check_writable(path)
+    device = cli.select_device(options.device)[0]
+    limits = measure.limits(setting.repeat)
+    about = describe_program() | {"threads": measure.threads()}
+    print(f"{table.heading(about, limits)}\n{table.HEADER}", flush=True)
+    rows: list[dict[str, Any]] = []
+    try:
+        for name in cases:
+            for job in CASES[name].jobs(setting, CASES[name].chosen(setting)):
+                row = _measured(job, limits, _memory.available(device))
+                if row is not None:
+                    rows.append(row | {"is_quick": options.quick} | about)
+                    print(table.line(row), flush=True)
+    finally:  # Ctrl-C leaves what there is
+        if options.json:
+            pathlib.Path(options.json).write_text(json.dumps(rows, indent=2) + "\n")
+        if options.markdown:
+            text = f"{table.heading(about, limits)}\n{table.markdown(rows)}\n"
+            pathlib.Path(options.markdown).write_text(text)
+
+
+def _measured(job: Job, limits: measure.Limits, free: int | None) -> dict[str, Any] | None:
+    """The job's row; None where there is too little memory for it."""
+    expectation = job.expectation(limits)
+    if free is not None and job.memory > free:
+        _say(f"left out, as {_memory.in_words(free)} are free: {expectation}")
+        return None
+    _say(expectation)
+    return table.row(job, job.measure(limits), limits)
+
+
+def _setting(options: flags.FlagValues) -> Setting:
+    """What the flags say of all cases; raises `ValueError` for numbers of seeds that are none."""
+    num_seeds = _USUAL_SEEDS[options.quick]
+    if options.num_seeds is not None:
+        num_seeds = tuple(cli.integers("num_seeds", options.num_seeds))
+    if not num_seeds or min(num_seeds) < 1:
+        raise ValueError(
+            f"num_seeds must be integers from 1 on, got {list(num_seeds)}; use e.g. 1,5,20"
+        )
+    return Setting(
+        env=options.env,
+        is_quick=options.quick,
+        methods=None if options.method is None else tuple(options.method),
+        num_seeds=num_seeds,
+        repeat=options.repeat or _USUAL_REPEAT[options.quick],
+        has_baselines=options.baselines,
+    )
+
+
+def _check_methods(methods: Sequence[str] | None, cases: Sequence[str]) -> None:
+    """Raises `ValueError` if one of the methods is known to none of the cases."""
+    known = dict.fromkeys(name for case in cases for name in CASES[case].methods)
+    _names("method", methods, known)
+
+
+def _names(flag: str, names: Sequence[str] | None, known: Iterable[str]) -> list[str]:
+    """The names that a flag gives, in order and once each; none where it is not given."""
+    if names is not None and not names:
+        raise ValueError(f"{flag} must name at least one, got none; choose from {', '.join(known)}")
+    for name in names or ():
+        check_choice(flag, name, tuple(known))
+    return list(dict.fromkeys(names or ()))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags and times; returns the exit code."""
+    options = make_flags()
+    return cli.run_with(lambda: run(options), options, argv, __doc__ or "")
