@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import cost, seeds
-from experiments.benchmark import measure
+from experiments.benchmark import measure, torch_baseline
 from experiments.benchmark.jobs import Case, Job, Measurement, Setting
 from experiments.benchmark.measure import Limits
 from qusac_jax import environments
@@ -113,11 +113,15 @@ def _measure_updates(
         np.asarray(action)
 
     units = num_seeds * _UPDATES
+    timing = measure.timed(step, setting.repeat)
+    state = None  # the baseline has buffers of the same size
+    has_baseline = setting.has_baselines
     return Measurement(
         units=units,
-        timing=measure.timed(step, setting.repeat),
+        timing=timing,
         compile_seconds=compiled.seconds,
         work=compiled.work(limits, per_iteration=num_seeds, per_call=units),
+        baseline=torch_baseline.baseline(config, task, setting.repeat) if has_baseline else None,
     )
 
 

@@ -30,5 +30,5 @@ def numpy_threads() -> Iterator[str]:
         yield f"{name}, its own threads"
     else:
         with threadpoolctl.threadpool_limits(count, user_api="blas"):
-            yield f"{name}, {count} thread{'s' * (count > 1)}"
+            yield f"{name}, {measure.in_words(count)}"
     time.sleep(_BLAS_SPIN)

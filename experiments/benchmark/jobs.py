@@ -1,6 +1,7 @@
 """What a case consists of: jobs, each of which becomes a row of the table."""
 
-from collections.abc import Callable, Iterable, Sequence
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from experiments.benchmark.measure import Limits, Timing, Work
@@ -21,6 +22,7 @@ class Measurement(NamedTuple):
     compile_seconds: float | None = None
     work: Work | None = None  # of a unit; None where a loop's length is known to nobody before
     baseline: Baseline | None = None
+    details: Mapping[str, float] = types.MappingProxyType({})  # seconds of parts, by their names
 
 
 class Job(NamedTuple):

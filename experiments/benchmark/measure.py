@@ -64,7 +64,7 @@ class Compiled(NamedTuple):
 class Timing(NamedTuple):
     """Of the calls of a function; what it was compiled in is apart."""
 
-    warmup_seconds: float  # the first call
+    warmup_seconds: float  # the first call; of `start`, that without a cache
     seconds: tuple[float, ...]  # of the others
 
 
@@ -106,6 +106,11 @@ def threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def in_words(count: int) -> str:
+    """A number of threads."""
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def _matmul_rate(repeat: int) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from experiments.benchmark.jobs import Job, Measurement
-from experiments.benchmark.measure import Limits
+from experiments.benchmark.measure import Limits, in_words
 
 Row = Mapping[str, Any]
 
@@ -43,6 +43,7 @@ def row(job: Job, measurement: Measurement, limits: Limits) -> dict[str, Any]:
         "seconds_per_call": statistics.median(seconds),
         "compile_seconds": measurement.compile_seconds,
         "warmup_seconds": measurement.timing.warmup_seconds,
+        "details": dict(measurement.details),
         "flops": None if work is None else work.flops,
         "bytes": None if work is None else work.bytes,
         "share_of_peak": share,
@@ -57,7 +58,7 @@ def heading(about: Mapping[str, Any], limits: Limits) -> str:
     """What holds for all rows: machine, versions, commit, limits and threads."""
     versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items())
     return (
-        f"Device: {about['device']}, {about['threads']} threads on the host. Versions: {versions}; "
+        f"Device: {about['device']}, {in_words(about['threads'])} on the host. Versions: {versions}; "
         f"commit {about['git_commit']}.\n"
         f"Limits, measured: float32 matrix products {limits.flops / 1e9:.0f} GFLOP/s, copies "
         f"{limits.bytes / 1e9:.0f} GB/s in cache and {limits.bytes_beyond_cache / 1e9:.0f} GB/s "
@@ -79,14 +80,14 @@ def line(row: Row) -> str:
         row["case"],
         row["method"],
         row["num_seeds"],
-        row["sizes"],
+        "; ".join([row["sizes"], *(f"{k} {number(v)} s" for k, v in row["details"].items())]),
         f"{number(row['per_second'])} {row['unit']}",
         f"{number(lower)} to {number(upper)}",
         number(row["compile_seconds"]),
         number(row["warmup_seconds"]),
         row["calls"],
         number(row["flops"], 1e9),
-        number(row["bytes"], 1e6),
+        number(row["bytes"] or None, 1e6),
         _NONE if share is None else f"{share:.2%}" if share < 0.01 else f"{share:.0%}",
         row["limit"] or _NONE,
         _NONE if ratio is None else f"{number(ratio)}x",
