@@ -27,6 +27,7 @@ _USUAL = tuple(name for name in NAMES if name != "qusac")
 _UPDATES = 10  # of a call, as many as the paper's online agent takes after a step
 _FIT_EPOCHS = 3
 _FIT_DATA = {False: 20_000, True: 2_000}  # transitions in D, by whether the table is quick
+_QUICK_ROLLOUTS = 20  # per step, of a refresh in a quick table
 
 
 def config_of(name: str, size: str, *, is_offline: bool = False) -> Config:
@@ -181,6 +182,8 @@ def refresh_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
         config = config_of(method, setting.size)
         if not config.uses_model:
             continue
+        if setting.is_quick:
+            config = dataclasses.replace(config, rollouts_per_step=_QUICK_ROLLOUTS)
         count = _num_transitions(config)
         for num_seeds in setting.num_seeds:
             yield Job(

@@ -13,7 +13,7 @@ from typing import Any
 from absl import flags
 
 from experiments import cli, files
-from experiments.benchmark import measure, table
+from experiments.benchmark import measure, table, torch_agent, torch_baseline
 from experiments.benchmark.cases import CASES
 from experiments.benchmark.jobs import Job, Setting
 from experiments.run_directory import describe_program
@@ -43,8 +43,12 @@ def make_flags() -> flags.FlagValues:
     return values
 
 
-def run(options: flags.FlagValues) -> None:
-    """Times everything and prints the table row by row; what rows will take is said on stderr."""
+def run(options: flags.FlagValues) -> int:
+    """Times everything and prints the table row by row; what rows will take is said on stderr.
+
+    Returns:
+        The exit code: 1 where a row could not be measured.
+    """
     setting = _setting(options)
     cases = _names("case", options.case, CASES) or [
         name for name, case in CASES.items() if case.quick or not options.quick
@@ -57,12 +61,20 @@ def run(options: flags.FlagValues) -> None:
     device = cli.select_device(options.device)[0]
     limits = measure.limits(setting.repeat)
     about = describe_program() | {"threads": measure.threads()}
+    if setting.has_baselines and torch_agent.torch is None:
+        _say(torch_baseline.INSTALL)
     print(f"{table.heading(about, limits)}\n{table.HEADER}", flush=True)
     rows: list[dict[str, Any]] = []
+    has_failed = False
     try:
         for name in cases:
             for job in CASES[name].jobs(setting, CASES[name].chosen(setting)):
-                row = _measured(job, limits, _memory.available(device))
+                try:
+                    row = _measured(job, limits, _memory.available(device))
+                except ValueError as error:  # the others can be measured all the same
+                    has_failed = True
+                    _say(f"failed: {job.case} {job.method}: {error}")
+                    continue
                 if row is not None:
                     rows.append(row | {"is_quick": options.quick} | about)
                     print(table.line(row), flush=True)
@@ -72,6 +84,7 @@ def run(options: flags.FlagValues) -> None:
         if options.markdown:
             text = f"{table.heading(about, limits)}\n{table.markdown(rows)}\n"
             pathlib.Path(options.markdown).write_text(text)
+    return 1 if has_failed else 0
 
 
 def _measured(job: Job, limits: measure.Limits, free: int | None) -> dict[str, Any] | None:
@@ -95,6 +108,7 @@ def _setting(options: flags.FlagValues) -> Setting:
         )
     return Setting(
         env=options.env,
+        device=options.device,
         is_quick=options.quick,
         methods=None if options.method is None else tuple(options.method),
         num_seeds=num_seeds,

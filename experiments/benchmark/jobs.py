@@ -52,6 +52,7 @@ class Setting(NamedTuple):
     """What the command line says of all cases."""
 
     env: str
+    device: str  # of `cli.select_device`
     is_quick: bool
     methods: tuple[str, ...] | None  # None for each case's own
     num_seeds: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Cases of stepping: environments on the host that the agent acts in, and whole loops on the device.
+"""Cases of stepping: environments on the host, and whole loops on the device.
 
 Axes: R seeds, T steps of a call.
 """
@@ -112,7 +112,7 @@ def device_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
     names = _installed()
     if names is None:
         return
-    on_device, on_host = names
+    on_device, _ = names
     task, steps = environments.spec(on_device).task("never"), _LEARNING_STEPS[setting.is_quick]
     for method in methods:
         config = config_of(method, setting.size)

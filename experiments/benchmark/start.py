@@ -86,12 +86,13 @@ def _parts(
     kind = "method" if method in METHODS else "preset"
     command = [sys.executable, "-m", "experiments.online", f"--env={setting.env}", "--size=small"]
     command += [f"--{kind}={method}", f"--num_seeds={num_seeds}", *_CONFIG]
-    command += [f"--workdir={folder / str(number)}", "--verbosity=-1"]
+    command += [f"--workdir={folder / str(number)}", f"--device={setting.device}", "--verbosity=-1"]
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         "JAX_LOG_COMPILES": "1",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # this process has most of a GPU's memory
     }
     began = time.perf_counter()
     process = subprocess.Popen(

@@ -58,8 +58,8 @@ def heading(about: Mapping[str, Any], limits: Limits) -> str:
     """What holds for all rows: machine, versions, commit, limits and threads."""
     versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items())
     return (
-        f"Device: {about['device']}, {in_words(about['threads'])} on the host. Versions: {versions}; "
-        f"commit {about['git_commit']}.\n"
+        f"Device: {about['device']}, {in_words(about['threads'])} on the host. "
+        f"Versions: {versions}; commit {about['git_commit']}.\n"
         f"Limits, measured: float32 matrix products {limits.flops / 1e9:.0f} GFLOP/s, copies "
         f"{limits.bytes / 1e9:.0f} GB/s in cache and {limits.bytes_beyond_cache / 1e9:.0f} GB/s "
         "beyond it.\nPer second: median over calls, of all seeds together. GFLOP and MB are of one "
