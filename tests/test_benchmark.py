@@ -31,7 +31,7 @@ def tiny(monkeypatch):
     """Small agents, short calls, and limits that nobody has to measure."""
     config_of = agents.config_of
     monkeypatch.setattr(agents, "config_of", lambda *a, **k: sizes.small(config_of(*a, **k)))
-    monkeypatch.setattr(measure, "limits", lambda repeat: LIMITS)
+    monkeypatch.setattr(measure, "limits", lambda: LIMITS)
     monkeypatch.setattr(agents, "_FIT_DATA", {True: 40})
     monkeypatch.setattr(solves, "_STATES", {True: (6,)})
     monkeypatch.setattr(tabular, "_LENGTHS", {True: (3,)})
@@ -112,6 +112,12 @@ def test_this_backend_counts_loops_once():
 def test_the_share_is_of_the_nearer_limit(flops, size, expected):
     share, limit = LIMITS.share(5.0, measure.Work(flops, size))
     assert (pytest.approx(share), limit) == expected
+
+
+def test_the_better_limits_count():
+    assert LIMITS.or_better(measure.Limits(2e11, 1e9, 2e9, True)) == measure.Limits(
+        2e11, 1e10, 2e9, True
+    )
 
 
 def test_a_row_has_medians_quartiles_and_the_ratio():

@@ -59,18 +59,18 @@ def run(options: flags.FlagValues) -> int:
         if path:
             files.check_writable(path)
     device = cli.select_device(options.device)[0]
-    limits = measure.limits(setting.repeat)
-    about = describe_program() | {"threads": measure.threads()}
+    limits = measure.limits()
+    first, about = limits, describe_program() | {"threads": measure.threads()}
     if setting.has_baselines and torch_agent.torch is None:
         _say(torch_baseline.INSTALL)
-    print(f"{table.heading(about, limits)}\n{table.HEADER}", flush=True)
+    print(f"{table.heading(about, first)}\n{table.HEADER}", flush=True)
     rows: list[dict[str, Any]] = []
     has_failed = False
     try:
         for name in cases:
             for job in CASES[name].jobs(setting, CASES[name].chosen(setting)):
                 try:
-                    row = _measured(job, limits, _memory.available(device))
+                    row, limits = _measured(job, limits, _memory.available(device))
                 except ValueError as error:  # the others can be measured all the same
                     has_failed = True
                     _say(f"failed: {job.case} {job.method}: {error}")
@@ -82,19 +82,27 @@ def run(options: flags.FlagValues) -> int:
         if options.json:
             pathlib.Path(options.json).write_text(json.dumps(rows, indent=2) + "\n")
         if options.markdown:
-            text = f"{table.heading(about, limits)}\n{table.markdown(rows)}\n"
+            text = f"{table.heading(about, first)}\n{table.markdown(rows)}\n"
             pathlib.Path(options.markdown).write_text(text)
     return 1 if has_failed else 0
 
 
-def _measured(job: Job, limits: measure.Limits, free: int | None) -> dict[str, Any] | None:
-    """The job's row; None where there is too little memory for it."""
-    expectation = job.expectation(limits)
+def _measured(
+    job: Job, before: measure.Limits, free: int | None
+) -> tuple[dict[str, Any] | None, measure.Limits]:
+    """The job's row, and the machine's limits after it; no row where memory is too little for it.
+
+    Its share is of the better of the limits before and after it: on a machine that others use, too,
+    they change within minutes.
+    """
+    expectation = job.expectation(before)
     if free is not None and job.memory > free:
         _say(f"left out, as {_memory.in_words(free)} are free: {expectation}")
-        return None
+        return None, before
     _say(expectation)
-    return table.row(job, job.measure(limits), limits)
+    measurement = job.measure(before)
+    after = measure.limits()
+    return table.row(job, measurement, before.or_better(after)), after
 
 
 def _setting(options: flags.FlagValues) -> Setting:

@@ -48,6 +48,8 @@ def row(job: Job, measurement: Measurement, limits: Limits) -> dict[str, Any]:
         "bytes": None if work is None else work.bytes,
         "share_of_peak": share,
         "limit": limit,
+        "peak_flops": limits.flops,
+        "peak_bytes": limits.bytes,
         "baseline": None if baseline is None else baseline.name,
         "baseline_per_second": None if baseline is None else baseline.per_second,
         "ratio_to_baseline": None if baseline is None else per_second / baseline.per_second,
@@ -60,9 +62,9 @@ def heading(about: Mapping[str, Any], limits: Limits) -> str:
     return (
         f"Device: {about['device']}, {in_words(about['threads'])} on the host. "
         f"Versions: {versions}; commit {about['git_commit']}.\n"
-        f"Limits, measured: float32 matrix products {limits.flops / 1e9:.0f} GFLOP/s, copies "
+        f"Limits: float32 matrix products {limits.flops / 1e9:.0f} GFLOP/s, copies "
         f"{limits.bytes / 1e9:.0f} GB/s in cache and {limits.bytes_beyond_cache / 1e9:.0f} GB/s "
-        "beyond it.\nPer second: median over calls, of all seeds together. GFLOP and MB are of one "
+        "beyond it, measured anew around each row.\nPer second: median over calls, of all seeds together. GFLOP and MB are of one "
         "unit by XLA's count, and the share is of the nearer limit (MB at the rate in cache).\n"
     )
 
