@@ -66,25 +66,27 @@ def run(options: flags.FlagValues) -> int:
     print(f"{table.heading(about, first)}\n{table.HEADER}", flush=True)
     rows: list[dict[str, Any]] = []
     has_failed = False
-    try:
-        for name in cases:
-            for job in CASES[name].jobs(setting, CASES[name].chosen(setting)):
-                try:
-                    row, limits = _measured(job, limits, _memory.available(device))
-                except ValueError as error:  # the others can be measured all the same
-                    has_failed = True
-                    _say(f"failed: {job.case} {job.method}: {error}")
-                    continue
-                if row is not None:
-                    rows.append(row | {"is_quick": options.quick} | about)
-                    print(table.line(row), flush=True)
-    finally:  # Ctrl-C leaves what there is
-        if options.json:
-            pathlib.Path(options.json).write_text(json.dumps(rows, indent=2) + "\n")
-        if options.markdown:
-            text = f"{table.heading(about, first)}\n{table.markdown(rows)}\n"
-            pathlib.Path(options.markdown).write_text(text)
+    for name in cases:
+        for job in CASES[name].jobs(setting, CASES[name].chosen(setting)):
+            try:
+                row, limits = _measured(job, limits, _memory.available(device))
+            except ValueError as error:  # the others can be measured all the same
+                has_failed = True
+                _say(f"failed: {job.case} {job.method}: {error}")
+                continue
+            if row is not None:
+                rows.append(row | {"is_quick": options.quick} | about)
+                print(table.line(row), flush=True)
+                _write(options, table.heading(about, first), rows)
     return 1 if has_failed else 0
+
+
+def _write(options: flags.FlagValues, heading: str, rows: Sequence[table.Row]) -> None:
+    """The files that were asked for; after each row, so that an interruption leaves the others."""
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(rows, indent=2) + "\n")
+    if options.markdown:
+        pathlib.Path(options.markdown).write_text(f"{heading}\n{table.markdown(rows)}\n")
 
 
 def _measured(
