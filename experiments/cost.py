@@ -132,9 +132,14 @@ def refresh_flops(config: qusac.Config, task: qusac.Task) -> float:
     epochs = min(_TYPICAL_EPOCHS, config.dynamics.max_epochs)
     steps = min(epochs * -(-config.replay_capacity // config.batch_size), config.dynamics.max_steps)
     fit = 3 * model * n * config.batch_size * steps
-    buffers = 1 + (n if config.critic_data == "member" else 0)
+    return float(fit + rollout_flops(config, task))
+
+
+def rollout_flops(config: qusac.Config, task: qusac.Task) -> float:
+    """Of the rollouts of a refresh, of an agent with a model."""
+    buffers = 1 + (config.num_members if config.critic_data == "member" else 0)
     transitions = buffers * config.rollouts_per_step * config.fit_every * config.rollout_length
-    return float(fit + transitions * (model + _actor_flops(config, task)))
+    return float(transitions * (_model_flops(config, task) + _actor_flops(config, task)))
 
 
 class Memory(NamedTuple):

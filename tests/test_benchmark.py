@@ -1,58 +1,226 @@
-"""The benchmark runs at small sizes; mistakes show before it computes."""
+"""The benchmark's numbers, at small sizes; mistakes show before it computes."""
 
 import dataclasses
+import functools
+import io
 import json
+import subprocess
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from experiments import benchmark
-from qusac_jax.qusac import presets
+from experiments import cost, seeds
+from experiments.benchmark import agents, command, jobs, measure, solves, start, table, tabular
+from qusac_jax import ube
+from qusac_jax.qusac import agent, presets
+from qusac_jax.task import Task
+from tests import sizes
+
+TASK = Task(5, 1, lambda observation, *_: jnp.zeros(observation.shape[:-1], bool))
+LIMITS = measure.Limits(1e11, 1e10, 1e9, True)
+FIELDS = {
+    *("case", "method", "num_seeds", "per_second", "flops"),
+    *("share_of_peak", "ratio_to_baseline", "limit", "versions", "device", "git_commit"),
+}
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Small agents, short calls, and limits that nobody has to measure."""
+    config_of = agents.config_of
+    monkeypatch.setattr(agents, "config_of", lambda *a, **k: sizes.small(config_of(*a, **k)))
+    monkeypatch.setattr(measure, "limits", lambda: LIMITS)
+    monkeypatch.setattr(agents, "_FIT_DATA", {True: 40})
+    monkeypatch.setattr(solves, "_STATES", {True: (6,)})
+    monkeypatch.setattr(tabular, "_LENGTHS", {True: (3,)})
+
+
+def run(*arguments):
+    return command.main(["benchmark", *arguments])
+
+
+def rows_of(path):
+    rows = json.loads(path.read_text())
+    assert all(set(row) >= FIELDS for row in rows)
+    assert all(row["per_second"] > 0 for row in rows)
+    return rows
+
+
+def test_updates_become_a_row_for_each_number_of_seeds(tiny, tmp_path, capsys):
+    files = [f"--json={tmp_path / 'rows.json'}", f"--markdown={tmp_path / 'table.md'}"]
+    arguments = ["--quick", "--case=agent_update", "--method=sac", "--num_seeds=1,2", "--repeat=2"]
+    assert run(*arguments, "--nobaselines", *files) == 0
+    rows = rows_of(tmp_path / "rows.json")
+    assert [row["num_seeds"] for row in rows] == [1, 2]
+    assert [row["calls"] for row in rows] == [2, 2]
+    # Of one update of one seed, however many there are.
+    assert rows[0]["flops"] == pytest.approx(rows[1]["flops"], rel=0.05)
+    printed, said = capsys.readouterr()
+    assert (tmp_path / "table.md").read_text().rstrip() == printed.rstrip()
+    assert said.count("3 calls of 10 updates, at least") == 2
 
 
 @pytest.mark.slow
-def test_all_is_timed_and_written(tmp_path, capsys, monkeypatch):
+def test_every_case_of_a_quick_table_has_a_row(tiny, tmp_path):
+    assert run("--quick", "--repeat=1", f"--json={tmp_path / 'rows.json'}") == 0
+    rows = rows_of(tmp_path / "rows.json")
+    expected = {name for name, case in command.CASES.items() if case.quick}
+    assert {row["case"] for row in rows} == expected
+    for name in ("act_loop", "ube_solve", "tabular_episode"):
+        (row,) = (row for row in rows if row["case"] == name)
+        assert row["ratio_to_baseline"] == pytest.approx(
+            row["per_second"] / row["baseline_per_second"]
+        )
+
+
+def test_xla_counts_the_products_that_cost_counts_by_hand():
     config = dataclasses.replace(
-        presets.get("qusac", "small"),
+        presets.get("qusac"),
         num_members=2,
-        batch_size=8,
-        updates_per_step=1,
-        actor_hidden=(8,),
-        critic_hidden=(8,),
-        unet_hidden=(8,),
-        replay_capacity=200,
-        warmup_steps=100,
-        rollouts_per_step=2,
-        fit_every=2,
-        rollout_length=1,
+        replay_capacity=100,
+        warmup_steps=50,
+        rollouts_per_step=1,
+        fit_every=4,
+        critic_hidden=(64, 64),
+        unet_hidden=(64, 64),
+        actor_hidden=(64, 64),
     )
-    dynamics = dataclasses.replace(config.dynamics, hidden=(8,), max_epochs=1)
-    config = dataclasses.replace(config, dynamics=dynamics)
-    monkeypatch.setattr(benchmark, "Config", lambda: config)
-    output = tmp_path / "numbers.json"
-    argv = ["benchmark", "--methods=upper_bound", "--env=pendulum", "--repeats=3", "--data=100"]
-    assert benchmark.main([*argv, "--model_repeats=1", f"--output={output}"]) == 0
-    printed = capsys.readouterr().out
-    assert "| upper_bound |" in printed
-    assert "environment steps/s on the host" in printed
-    (row,) = json.loads(output.read_text())["rows"]
-    assert row["method"] == "upper_bound"
-    assert row["compilations"] == 1
-    assert row["updates_per_second"] > 0
+    state = agents.filled_state(config, TASK, 1, 100)
+    transition = jax.tree.map(lambda x: x[:, 0], state.replay.data)
+    step = seeds.mapped(agent.train_step, config=config, task=TASK)
+    compiled = measure.compile_for(step, state, transition, transition.observation)
+    # The loop of ten updates is counted once; element-wise work is the little that is left.
+    by_hand = cost.update_flops(config, TASK)
+    assert by_hand < compiled.cost.flops < 1.1 * by_hand
+    work = compiled.work(LIMITS, per_iteration=1, per_call=10)
+    assert work.flops == compiled.cost.flops
+    each = LIMITS._replace(counts_loops_once=False)
+    work = compiled.work(each, per_iteration=1, per_call=10)
+    assert work.flops == pytest.approx(compiled.cost.flops / 10)
+
+
+def test_this_backend_counts_loops_once():
+    assert measure._counts_loops_once()
+
+
+@pytest.mark.parametrize(
+    ("flops", "size", "expected"),
+    [(1e9, 1e6, (0.05, "compute")), (1e6, 1e9, (0.5, "memory"))],
+)
+def test_the_share_is_of_the_nearer_limit(flops, size, expected):
+    share, limit = LIMITS.share(5.0, measure.Work(flops, size))
+    assert (pytest.approx(share), limit) == expected
+
+
+def test_the_better_limits_count():
+    assert LIMITS.or_better(measure.Limits(2e11, 1e9, 2e9, True)) == measure.Limits(
+        2e11, 1e10, 2e9, True
+    )
+
+
+def test_a_row_has_medians_quartiles_and_the_ratio():
+    job = jobs.Job("case", "method", 2, "sizes", "things", 10**6, "5 calls", lambda limits: found)
+    found = jobs.Measurement(
+        units=20,
+        timing=measure.Timing(9.0, (1.0, 2.0, 4.0, 5.0, 10.0)),
+        compile_seconds=3.0,
+        work=measure.Work(1e9, 0.0),
+        baseline=jobs.Baseline("plain", 2.0),
+    )
+    row = table.row(job, found, LIMITS)
+    assert row["per_second"] == 5.0
+    assert row["quartiles"] == [4.0, 10.0]
+    assert row["ratio_to_baseline"] == 2.5
+    assert row["share_of_peak"] == pytest.approx(0.05)
+    assert (row["compile_seconds"], row["warmup_seconds"]) == (3.0, 9.0)
+    line = table.line(row)
+    assert line.count("|") == table.HEADER.splitlines()[0].count("|")
+    assert "| 5 things | 4 to 10 | 3 | 9 | 5 | 1 | - | 5% | compute | 2.5x | plain |" in line
+
+
+def test_long_calls_are_not_repeated(monkeypatch):
+    clock = iter(range(0, 1000, 15))
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
+    assert measure.timed(lambda: None, 9) == measure.Timing(15, (15,))
+    clock = iter(range(1000))
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock))
+    assert measure.timed(lambda: None, 3) == measure.Timing(1, (1, 1, 1))
+
+
+@pytest.mark.parametrize("method", ["exact_ube", "pombu", "upper_bound"])
+def test_numpy_solves_the_same_problem(method):
+    problem = solves.dense_problem(8)
+    solve = functools.partial(solves._METHODS[method], discount=solves._DISCOUNT)
+    theirs = solves.solve_by_numpy(method, *(np.asarray(x, np.float64) for x in problem))
+    np.testing.assert_allclose(jax.jit(solve)(*problem).q, theirs, rtol=5e-3)
+
+
+def test_scipy_solves_the_same_sparse_problem():
+    transition, reward, policy = solves.sparse_problem(50, "local")
+    systems = solves._systems(transition, reward, policy)
+    assert len(systems) == len(reward) + 2
+    first = jax.tree.map(jnp.asarray, transition)
+    first = first._replace(probability=first.probability[0])
+    values = ube.solve_bellman(first, reward[0], policy, solves._SPARSE_DISCOUNT).v
+    for solver in (solves._lu, solves._bicgstab):
+        np.testing.assert_allclose(solver(*systems[0])[:, 0], values, rtol=1e-4, atol=1e-5)
+
+
+class _Process:
+    def __init__(self, text):
+        self.stdout = io.StringIO(text)
+
+    def kill(self):
+        pass
+
+    def wait(self):
+        pass
+
+
+def test_a_run_is_timed_from_what_it_prints(monkeypatch, tmp_path):
+    printed = (
+        "run directory: x\nFinished XLA compilation of jit(f) in 2.5 sec\n"
+        "120 steps will take about 1 s\nFinished XLA compilation of jit(g) in 1e-1 sec\n"
+        "step 0: return 1.0\nstep 120: return 1.0\ndone: summary.json\n"
+    )
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: _Process(printed))
+    setting = jobs.Setting("cartpole_swingup", "cpu", True, None, (1,), 1, True)
+    parts = start._parts(setting, "sac", 1, tmp_path, 0)
+    assert list(parts) == ["import", "first update", "first evaluation", "whole run", "compiling"]
+    assert parts["compiling"] == pytest.approx(2.6)
+    failing = "run directory: x\nerror: something is wrong\n"
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: _Process(failing))
+    with pytest.raises(ValueError, match=r"whole run missing\): error: something is wrong"):
+        start._parts(setting, "sac", 1, tmp_path, 0)
 
 
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("--methods=", "methods must name at least one method or preset to time, got none"),
-        ("--methods=mbpoo", "'mbpoo' is neither a method nor a preset (did you mean 'mbpo'"),
+        ("--method=", "method must name at least one, got none; choose from ensemble_mean"),
+        ("--method=mbpoo", "method 'mbpoo' is unknown (did you mean 'mbpo'"),
+        ("--case=agent_updat", "case 'agent_updat' is unknown (did you mean 'agent_update'"),
+        ("--case=", "case must name at least one, got none"),
+        ("--num_seeds=0", "num_seeds must be integers from 1 on, got [0]"),
+        ("--num_seeds=", "num_seeds must be integers from 1 on, got []"),
+        ("--num_seeds=one", "num_seeds must be integers separated by commas"),
         ("--env=pendulums", "there is no environment 'pendulums' (did you mean 'pendulum'"),
-        ("--output=/proc/numbers.json", "output '/proc/numbers.json' cannot be written"),
-        ("--repeats=2", "repeats"),
+        ("--json=/proc/numbers.json", "output '/proc/numbers.json' cannot be written"),
+        ("--markdown=/proc/table.md", "output '/proc/table.md' cannot be written"),
+        ("--repeat=0", "repeat"),
     ],
 )
 def test_mistakes_show_before_it_computes(argument, message, capsys, monkeypatch):
-    monkeypatch.setattr(benchmark, "matmul_peak", None)
-    assert benchmark.main(["benchmark", argument]) == 2
+    monkeypatch.setattr(measure, "limits", None)
+    assert run(argument) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_method_must_be_known_to_one_of_the_cases(capsys, monkeypatch):
+    monkeypatch.setattr(measure, "limits", None)
+    assert run("--case=agent_update", "--method=psrl") == 2
+    assert "method 'psrl' is unknown" in capsys.readouterr().err

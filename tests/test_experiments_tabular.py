@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from experiments import benchmark_tabular, heat_maps, tabular, tabular_figures, tabular_run
+from experiments import heat_maps, tabular, tabular_figures, tabular_run
 from qusac_jax.tabular import experiment
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -318,12 +318,6 @@ def test_mistakes_are_one_line_and_code_2(arguments, message, tmp_path, capsys):
     assert message in error
     assert "Traceback" not in error
     assert not list(tmp_path.iterdir())  # nothing was begun
-
-
-def test_benchmark_prints_a_row_for_each_method(capsys):
-    arguments = ["--lengths=3", "--methods=psrl", "--rounds=1", "--gap=2", "--numpy_episodes=1"]
-    assert benchmark_tabular.main(["benchmark", *arguments]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["psrl", "3"]
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(100, ["sea: about 15 min are left"]), (0.2, [])])

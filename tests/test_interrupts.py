@@ -44,7 +44,6 @@ def start(program):
         ("tabular", signal.SIGINT, 0.2),
         ("plot", signal.SIGTERM, 0.1),
         ("benchmark", signal.SIGINT, 0.4),
-        ("benchmark_tabular", signal.SIGINT, 0.1),
         ("studies.critic_noise", signal.SIGINT, 0.1),
     ],
 )

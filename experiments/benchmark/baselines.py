@@ -1,0 +1,34 @@
+"""NumPy on as many threads as XLA, for baselines."""
+
+import contextlib
+import importlib
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from experiments.benchmark import measure
+
+# Seconds for which NumPy's threads may keep their cores busy after a solve.
+_BLAS_SPIN = 0.2
+
+
+@contextlib.contextmanager
+def numpy_threads() -> Iterator[str]:
+    """Binds NumPy to the threads that XLA has on a CPU.
+
+    Without threadpoolctl, which the extra `bench` has, it keeps as many as it takes itself: all
+    cores that the process may use, if the environment does not say otherwise.
+
+    Yields:
+        What the baseline is called.
+    """
+    name, count = f"NumPy {np.__version__}", measure.threads()
+    try:
+        threadpoolctl = importlib.import_module("threadpoolctl")
+    except ModuleNotFoundError:
+        yield f"{name}, its own threads"
+    else:
+        with threadpoolctl.threadpool_limits(count, user_api="blas"):
+            yield f"{name}, {measure.in_words(count)}"
+    time.sleep(_BLAS_SPIN)

@@ -1,0 +1,227 @@
+"""Cases of stepping: environments on the host, and whole loops on the device.
+
+Axes: R seeds, T steps of a call.
+"""
+
+import functools
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import cost, device_loop, seeds
+from experiments.benchmark import measure
+from experiments.benchmark.agents import NAMES, config_of, filled_state
+from experiments.benchmark.jobs import Baseline, Case, Job, Measurement, Setting
+from experiments.benchmark.measure import Limits, Work
+from qusac_jax import environments, qusac
+from qusac_jax.environments.device_vector import DeviceVector
+
+_STEPS = {False: 500, True: 200}  # of a call, by whether the table is quick
+# The same task on the device and on the host, in the order of preference.
+_TASKS = (
+    ("playground:cartpole_swingup", "cartpole_swingup"),
+    ("brax:inverted_pendulum:spring", "gym:InvertedPendulum-v5"),
+)
+_LEARNING_STEPS = {False: 100, True: 20}
+
+
+def act_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
+    """Steps of the warm-up: every environment steps, its transition is stored, the agent acts."""
+    spec = environments.spec(setting.env)
+    task, steps = spec.task("never"), _STEPS[setting.is_quick]
+    for method in methods:
+        config = config_of(method, setting.size)
+        for num_seeds in setting.num_seeds:
+            yield Job(
+                case="act_loop",
+                method=method,
+                num_seeds=num_seeds,
+                sizes=f"{setting.env}, {setting.size}: O {task.observation_size}, "
+                f"A {task.action_size}",
+                unit="environment steps",
+                memory=cost.memory(config, task, num_seeds).total,
+                calls=f"{1 + setting.repeat} calls of {steps} steps",
+                measure=functools.partial(_measure_act, setting, config, task, num_seeds),
+            )
+
+
+def _measure_act(
+    setting: Setting, config: qusac.Config, task: qusac.Task, num_seeds: int, limits: Limits
+) -> Measurement:
+    both: dict[str, Any] = {"config": config, "task": task}
+    keys = jax.random.split(jax.random.key(0), num_seeds)
+    state = seeds.mapped(qusac.init, **both)(keys)
+    env = environments.vector(setting.env, range(num_seeds))
+    host = _Host(env)
+    collect = seeds.mapped(qusac.collect, donate=(0,), **both)
+    compiled = measure.compile_for(collect, state, host.step(), host.observation)
+    steps = _STEPS[setting.is_quick]
+
+    def call() -> None:
+        nonlocal state
+        for _ in range(steps):
+            transition = host.step()
+            state, action = compiled.call(state, transition, host.observation)
+            host.action = np.asarray(action)
+
+    def step_alone() -> None:
+        for _ in range(steps):
+            host.step()
+
+    units = num_seeds * steps
+    timing = measure.timed(call, setting.repeat)
+    alone = measure.timed(step_alone, setting.repeat)
+    env.close()
+    return Measurement(
+        units=units,
+        timing=timing,
+        compile_seconds=compiled.seconds,
+        work=compiled.work(limits, per_iteration=num_seeds, per_call=num_seeds),
+        baseline=Baseline("environment alone", units / statistics.median(alone.seconds)),
+    )
+
+
+class _Host:
+    """Environments that are stepped on the host, and where they are."""
+
+    def __init__(self, env: environments.AnyVector):
+        self._env = env
+        self.observation = env.reset()
+        self.action = np.zeros((len(env), env.spec.action_size), np.float32)
+
+    def step(self) -> qusac.Transition:
+        """Takes the action; returns what it led to `[R, ...]`."""
+        result = self._env.step(self.action)
+        arrays: tuple[Any, ...] = (
+            self.observation,
+            self.action,
+            result.reward,
+            result.next_observation,
+            result.terminated,
+        )
+        self.observation = result.observation
+        return qusac.Transition(*arrays)
+
+
+def device_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
+    """Learning steps in one call to the device; nothing where no package for it is installed."""
+    names = _installed()
+    if names is None:
+        return
+    on_device, _ = names
+    task, steps = environments.spec(on_device).task("never"), _LEARNING_STEPS[setting.is_quick]
+    for method in methods:
+        config = config_of(method, setting.size)
+        for num_seeds in setting.num_seeds:
+            yield Job(
+                case="device_loop",
+                method=method,
+                num_seeds=num_seeds,
+                sizes=f"{on_device}, {setting.size}, {config.updates_per_step} updates a step",
+                unit="environment steps",
+                memory=cost.memory(config, task, num_seeds).total,
+                calls=f"{1 + setting.repeat} calls of {steps} steps on device and host each",
+                measure=functools.partial(_measure_device, setting, config, num_seeds, names),
+                flops=2.0 * num_seeds * steps * cost.step_flops(config, task),
+            )
+
+
+def _installed() -> tuple[str, str] | None:
+    for on_device, on_host in _TASKS:
+        try:
+            environments.spec(on_device)
+        except ValueError:
+            continue
+        return on_device, on_host
+    return None
+
+
+def _measure_device(
+    setting: Setting,
+    config: qusac.Config,
+    num_seeds: int,
+    names: tuple[str, str],
+    limits: Limits,
+) -> Measurement:
+    del limits
+    on_device, on_host = names
+    steps = _LEARNING_STEPS[setting.is_quick]
+    vector = DeviceVector(on_device, range(num_seeds))
+    task = vector.spec.task("never")
+    state = filled_state(config, task, num_seeds, config.replay_capacity)
+    plan = device_loop.Plan(np.array(steps, np.int32), np.zeros(steps, bool), np.ones(steps, bool))
+    run_steps = functools.partial(
+        device_loop.run_steps,
+        env=vector.environment,
+        config=config,
+        task=task,
+        action_cost=vector.spec.action_cost,
+        reward_threshold=0.0,
+    )
+    action = jnp.zeros((num_seeds, task.action_size))
+    envs = vector.streams
+    compiled = measure.compile_for(
+        jax.jit(run_steps, donate_argnums=(0, 1)), state, envs, action, plan
+    )
+
+    def call() -> None:
+        nonlocal state, envs, action
+        state, envs, action, _ = compiled.call(state, envs, action, plan)
+        jax.block_until_ready(action)
+
+    units = num_seeds * steps
+    timing = measure.timed(call, setting.repeat)
+    state = envs = None
+    flops = config.updates_per_step * cost.update_flops(config, task)
+    return Measurement(
+        units=units,
+        timing=timing,
+        compile_seconds=compiled.seconds,
+        # By hand: XLA counts what a step may do and does not, too.
+        work=Work(flops, 0.0),
+        baseline=_host_loop(setting, config, num_seeds, on_host, steps),
+    )
+
+
+def _host_loop(
+    setting: Setting, config: qusac.Config, num_seeds: int, name: str, steps: int
+) -> Baseline:
+    """The same learning steps with environments on the host."""
+    env = environments.vector(name, range(num_seeds))
+    task = env.spec.task("never")
+    state = filled_state(config, task, num_seeds, config.replay_capacity)
+    train_step = seeds.mapped(qusac.train_step, donate=(0,), config=config, task=task)
+    host = _Host(env)
+
+    def call() -> None:
+        nonlocal state
+        for _ in range(steps):
+            transition = host.step()
+            state, action, _ = train_step(state, transition, host.observation)
+            host.action = np.asarray(action)
+
+    timing = measure.timed(call, setting.repeat)
+    env.close()
+    return Baseline(f"host loop of {name}", num_seeds * steps / statistics.median(timing.seconds))
+
+
+CASES = {
+    "act_loop": Case(
+        about="environment steps on the host that are stored and acted on, without updates",
+        methods=NAMES,
+        usual=("upper_bound",),
+        quick=("upper_bound",),
+        jobs=act_jobs,
+    ),
+    "device_loop": Case(
+        about="learning steps of environments on the device, beside the host's loop",
+        methods=NAMES,
+        usual=("sac",),
+        quick=(),
+        jobs=device_jobs,
+    ),
+}

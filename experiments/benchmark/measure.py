@@ -1,0 +1,151 @@
+"""Seconds of compiled functions, what XLA says they cost, and what the machine does at most."""
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# A row that has taken so many seconds is not repeated any more.
+_ENOUGH_SECONDS = 20.0
+_MATMUL_SIZE = 2048
+_COPY_BYTES = (2**18, 2**20, 2**22, 2**28)  # the last is beyond the caches of a CPU
+_COPY_TOTAL = 2**28  # bytes that a call copies
+_LIMIT_CALLS = 2
+_PROBE_LENGTH = 7  # of a loop that is counted
+
+
+class Work(NamedTuple):
+    """What one unit, such as a gradient update, takes by XLA's count."""
+
+    flops: float
+    bytes: float  # read and written by all operations, wherever the arrays lie
+
+
+class Limits(NamedTuple):
+    """The fastest that this machine was seen to do."""
+
+    flops: float  # per second, of a float32 matrix product at default precision
+    bytes: float  # read and written per second, of arrays of the best size
+    bytes_beyond_cache: float  # of large arrays
+    counts_loops_once: bool  # whether XLA's count has the body of a loop once
+
+    def or_better(self, other: "Limits") -> "Limits":
+        """The better of two measurements in all of it."""
+        return Limits(*(max(pair) for pair in zip(self, other, strict=True)))  # type: ignore[arg-type]
+
+    def share(self, per_second: float, work: Work) -> tuple[float, str]:
+        """Of the nearer limit that so many units a second reach, and which that is."""
+        shares = {
+            "compute": per_second * work.flops / self.flops,
+            "memory": per_second * work.bytes / self.bytes,
+        }
+        nearer = max(shares, key=lambda name: shares[name])
+        return shares[nearer], nearer
+
+
+class Compiled(NamedTuple):
+    """A function that is compiled for its arguments, and how long that took."""
+
+    call: Callable[..., Any]
+    seconds: float  # of tracing, lowering and compiling
+    cost: Work  # loops counted as the backend counts them
+
+    def work(self, limits: Limits, *, per_iteration: float, per_call: float) -> Work:
+        """Of one unit.
+
+        Args:
+            limits: of the machine.
+            per_iteration: units of one iteration of the loops in it.
+            per_call: units of all iterations.
+        """
+        units = per_iteration if limits.counts_loops_once else per_call
+        return Work(self.cost.flops / units, self.cost.bytes / units)
+
+
+class Timing(NamedTuple):
+    """Of the calls of a function; what it was compiled in is apart."""
+
+    warmup_seconds: float  # the first call; of `start`, that without a cache
+    seconds: tuple[float, ...]  # of the others
+
+
+def compile_for(function: Any, *arguments: Any, **static: Any) -> Compiled:
+    """Compiles what `jax.jit` returned for these arguments, the static ones by their names."""
+    start = time.perf_counter()
+    lowered = function.lower(*arguments, **static)
+    compiled = lowered.compile()
+    seconds = time.perf_counter() - start
+    counts = compiled.cost_analysis() or {}
+    # Where products become calls of a vendor's library, only the program as written has them.
+    flops = max(counts.get("flops", 0.0), (lowered.cost_analysis() or {}).get("flops", 0.0))
+    return Compiled(compiled, seconds, Work(flops, counts.get("bytes accessed", 0.0)))
+
+
+def timed(call: Callable[[], Any], repeat: int) -> Timing:
+    """Seconds of a first call and of others, until there are `repeat` or they took long.
+
+    Args:
+        call: must wait for its result.
+        repeat: at least one.
+    """
+    seconds: list[float] = []
+    while len(seconds) <= repeat and (len(seconds) < 2 or sum(seconds) < _ENOUGH_SECONDS):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return Timing(seconds[0], tuple(seconds[1:]))
+
+
+def limits() -> Limits:
+    """Measures this machine's default device, in about a second."""
+    copies = [_copy_rate(size) for size in _COPY_BYTES]
+    return Limits(_matmul_rate(), max(copies), copies[-1], _counts_loops_once())
+
+
+def threads() -> int:
+    """Cores that this process may use: as many threads has XLA on a CPU."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_words(count: int) -> str:
+    """A number of threads."""
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def _matmul_rate() -> float:
+    x = jnp.ones((_MATMUL_SIZE, _MATMUL_SIZE))
+    timing = timed(lambda: _product(x).block_until_ready(), _LIMIT_CALLS)
+    return 2 * _MATMUL_SIZE**3 / min(timing.seconds)
+
+
+def _copy_rate(size: int) -> float:
+    """Bytes per second that `x + 1` reads and writes, of an array of so many bytes."""
+    x, count = jnp.zeros(size // 4), max(1, _COPY_TOTAL // size)
+    timing = timed(lambda: _copy(x, count).block_until_ready(), _LIMIT_CALLS)
+    return 2 * size * count / min(timing.seconds)
+
+
+@jax.jit
+def _product(x: jax.Array) -> jax.Array:
+    return x @ x
+
+
+@jax.jit
+def _copy(x: jax.Array, count: int) -> jax.Array:
+    return jax.lax.fori_loop(0, count, lambda _, x: x + 1.0, x)
+
+
+@functools.cache
+def _counts_loops_once() -> bool:
+    x = jnp.ones((32, 32))
+    once = jax.jit(lambda x: x @ x)
+    loop = jax.jit(lambda x: jax.lax.fori_loop(0, _PROBE_LENGTH, lambda _, x: x @ x, x))
+    flops = [compile_for(function, x).cost.flops for function in (once, loop)]
+    return bool(np.isclose(flops[1], flops[0], rtol=0.5))

@@ -1,0 +1,122 @@
+"""Episodes of DeepSea (acting, belief update, policy iteration) beside plain NumPy.
+
+Both start from the same beliefs, which the agent reached after some episodes. Policy iteration
+takes few steps in most episodes and dozens in some, so that medians of few calls jump.
+"""
+
+import dataclasses
+import functools
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+
+from experiments import tabular_cost
+from experiments.benchmark import baselines, measure, numpy_reference
+from experiments.benchmark.jobs import Baseline, Case, Job, Measurement, Setting
+from experiments.benchmark.measure import Limits, Timing
+from qusac_jax.tabular import agent, environments, experiment
+
+_METHODS = ("exact_ube", "pombu", "ensemble_var", "psrl")
+_LENGTHS = {False: (10, 20), True: (10,)}  # L of DeepSea, by whether the table is quick
+_EPISODES = 10  # of a call
+_NUMPY_EPISODES = 3
+
+
+def jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
+    """A row for each length, method and number of seeds."""
+    for length in _LENGTHS[setting.is_quick]:
+        environment = environments.deep_sea(length)
+        for method in methods:
+            config = experiment.Config(
+                agent=agent.Config(method=method, min_local=-0.05), count_weight=float(length)
+            )
+            for num_seeds in setting.num_seeds:
+                yield Job(
+                    case="tabular_episode",
+                    method=method,
+                    num_seeds=num_seeds,
+                    sizes=f"DeepSea L {length}: S {length**2}, N {config.agent.num_members}",
+                    unit="episodes",
+                    memory=tabular_cost.memory(environment, config, num_seeds).total,
+                    calls=f"{1 + setting.repeat} calls of {_EPISODES} episodes"
+                    + (f", {_NUMPY_EPISODES} by NumPy after each" * setting.has_baselines),
+                    measure=functools.partial(_measure, setting, environment, config, num_seeds),
+                )
+
+
+def _measure(
+    setting: Setting,
+    environment: environments.Environment,
+    config: experiment.Config,
+    num_seeds: int,
+    limits: Limits,
+) -> Measurement:
+    """At several points along one run; NumPy at the first seed's."""
+    del limits  # how long its loops are is known only afterwards
+    on_cpu = jax.default_backend() == "cpu"
+    config = dataclasses.replace(config, seed_axis="map" if on_cpu else "vmap")
+    keys = jax.random.split(jax.random.key(0), num_seeds)
+    state = jax.vmap(functools.partial(experiment.init, environment, config=config))(keys)
+    on_device = experiment.to_device(environment)
+    compiled = measure.compile_for(
+        experiment.run_chunk,
+        on_device,
+        state,
+        num_episodes=_EPISODES,
+        episode_length=environment.episode_length,
+        config=config,
+    )
+
+    def seconds_of_jax() -> float:
+        nonlocal state
+        start = time.perf_counter()
+        state, metrics = compiled.call(on_device, state)
+        jax.block_until_ready(metrics)
+        return time.perf_counter() - start
+
+    warmup, ours, theirs, name = seconds_of_jax(), [], [], ""
+    for _ in range(setting.repeat):
+        if setting.has_baselines:
+            with baselines.numpy_threads() as name:
+                theirs.append(_seconds_of_numpy(state, environment, config))
+        ours.append(seconds_of_jax())
+    baseline = None
+    if theirs:
+        baseline = Baseline(name, _NUMPY_EPISODES / statistics.median(theirs))
+    return Measurement(
+        units=num_seeds * _EPISODES,
+        timing=Timing(warmup, tuple(ours)),
+        compile_seconds=compiled.seconds,
+        baseline=baseline,
+    )
+
+
+def _seconds_of_numpy(
+    state: experiment.State, environment: environments.Environment, config: experiment.Config
+) -> float:
+    """Of episodes of the reference from the belief and policy of the first seed."""
+    belief = numpy_reference.Belief(*(np.array(leaf[0], np.float64) for leaf in state.belief[:3]))
+    run = numpy_reference.Run(
+        method=config.agent.method,
+        min_local=config.agent.min_local,
+        count_weight=config.count_weight,
+    )
+    policy, rng = np.array(state.policy[0]), np.random.default_rng(0)
+    start = time.perf_counter()
+    for _ in range(_NUMPY_EPISODES):
+        policy, _ = numpy_reference.episode(environment, belief, policy, rng, run)
+    return time.perf_counter() - start
+
+
+CASES = {
+    "tabular_episode": Case(
+        about="episodes of a tabular agent in DeepSea, planning included",
+        methods=_METHODS,
+        usual=_METHODS,
+        quick=("exact_ube",),
+        jobs=jobs,
+    )
+}
