@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import calibration_figure, calibration_returns, cli, files
+from experiments import calibration_figure, calibration_returns, cli, files, jax_settings
 from experiments.calibration_returns import Returns
 from experiments.saved_run import SavedRun
 
@@ -34,7 +34,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer("draws", 16, "rollouts of each member's model per state", 2, **define)
     flags.DEFINE_integer("seed", 0, "of episodes and rollouts", 0, 2**31 - 1, **define)
     flags.DEFINE_string("output", None, "folder to write to; default RUN/calibration", **define)
-    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
+    jax_settings.define_flags(values)
     return values
 
 

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from experiments import cli, evaluation, files, results, seeds
+from experiments import cli, evaluation, files, jax_settings, results, seeds
 from experiments.saved_run import SavedRun
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.qusac.networks import Params
@@ -56,7 +56,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer("seed", 0, "of the first episode", 0, 2**31 - 1, **define)
     flags.DEFINE_boolean("video", False, "write the first episode as mp4 and GIF", **define)
     flags.DEFINE_string("output", None, "folder to write to; default RUN/evaluation", **define)
-    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
+    jax_settings.define_flags(values)
     return values
 
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli, fans, files, state_maps
+from experiments import cli, fans, files, jax_settings, state_maps
 from experiments.saved_run import SavedRun
 from qusac_jax import qusac
 from qusac_jax.qusac.dynamics import Dynamics
@@ -39,7 +39,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer("rollout_length", 25, "steps until rollouts begin anew", 1, **define)
     flags.DEFINE_integer("seed", 0, "of the episode", 0, 2**31 - 1, **define)
     flags.DEFINE_string("output", None, "folder to write to; default RUN/inspect", **define)
-    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
+    jax_settings.define_flags(values)
     return values
 
 

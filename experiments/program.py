@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import cli, config_file, cost, evaluation, wandb_logger
+from experiments import cli, config_file, cost, evaluation, jax_settings, wandb_logger
 from experiments.run import Run
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax import environments, qusac
@@ -90,7 +90,7 @@ def define_flags(
         "anew, for environments that cannot be saved",
         **define,
     )
-    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
+    jax_settings.define_flags(values)
     flags.DEFINE_boolean("video", False, "at the end write an episode as mp4 and GIF", **define)
     flags.DEFINE_boolean(
         "wandb", False, "log to Weights & Biases too; WANDB_MODE=offline needs no account", **define
