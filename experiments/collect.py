@@ -18,6 +18,7 @@ from experiments.collect_run import CollectRun
 from experiments.dataset_maker import DatasetMaker, Stopped, table
 from experiments.dataset_shelf import Shelf
 from experiments.run_directory import RunDirectory, describe_program
+from experiments.run_setup import Setup
 from qusac_jax import environments, qusac
 from qusac_jax.datasets.loading import local_root
 from qusac_jax.qusac.presets import SIZES
@@ -128,15 +129,10 @@ def run(options: Any) -> int | None:
     directory = RunDirectory(workdir, _description(options, config, schedule))
     with cli.stop_signals() as stopped:
         print(f"run directory: {workdir}", flush=True)
-        training = CollectRun(
-            directory,
-            options.env,
-            config,
-            task,
-            run_seeds=[options.seed],
-            devices=devices,
-            **schedule,
+        setup = Setup(
+            directory, options.env, config, task, [options.seed], devices=devices, **schedule
         )
+        training = CollectRun(setup)
         training.resume(options.resume)
         if stopped() is None:
             training.prepare()

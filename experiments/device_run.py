@@ -4,6 +4,7 @@ Axes: R seeds, E evaluation episodes.
 """
 
 import functools
+import pathlib
 from typing import Any
 
 import jax
@@ -11,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import cost, device_loop
-from experiments.evaluation import Evaluation
+from experiments.device_evaluator import DeviceEvaluator
 from experiments.online_run import OnlineRun
-from experiments.run_directory import RunDirectory
-from qusac_jax import environments, qusac
+from experiments.run_setup import Setup
+from qusac_jax import environments
 from qusac_jax.environments.device_vector import DeviceVector, not_finite
 
 
@@ -26,49 +27,34 @@ class DeviceRun(OnlineRun):
     """
 
     _env: DeviceVector
-    _eval_env: DeviceVector
+    _Evaluator = DeviceEvaluator
 
-    def __init__(
-        self,
-        directory: RunDirectory,
-        env: str,
-        config: qusac.Config,
-        task: qusac.Task,
-        *,
-        reward_threshold: float,
-        **options: Any,
-    ):
+    def __init__(self, setup: Setup, *, init_from: pathlib.Path | None = None):
         """As for `OnlineRun`, of an environment that `environments.functional.load` knows."""
-        super().__init__(directory, env, config, task, reward_threshold=reward_threshold, **options)
-        both = {
-            "env": self._env.environment,
-            "config": config,
-            "task": task,
-            "action_cost": self._env.spec.action_cost,
-        }
-        steps = functools.partial(device_loop.run_steps, reward_threshold=reward_threshold, **both)
-        episodes = functools.partial(device_loop.run_episodes, **both)
+        super().__init__(setup, init_from=init_from)
+        steps = functools.partial(
+            device_loop.run_steps,
+            env=self._env.environment,
+            config=setup.config,
+            task=setup.task,
+            action_cost=self._env.spec.action_cost,
+            reward_threshold=setup.reward_threshold,
+        )
         placed = self._placement
-        if placed is None:
-            self._run_steps = jax.jit(steps, donate_argnums=(0, 1))
-            self._run_evaluation = jax.jit(episodes, donate_argnums=1)
-        else:
+        shardings: dict[str, Any] = {}
+        if placed is not None:
             everywhere = jax.sharding.NamedSharding(placed.mesh, jax.sharding.PartitionSpec())
             # The axis of seeds is the second one of the returns.
             returns = jax.sharding.NamedSharding(
                 placed.mesh, jax.sharding.PartitionSpec(None, *placed.spec)
             )
             report = device_loop.Report(returns, placed, placed, placed, placed)  # type: ignore[arg-type]
-            self._run_steps = jax.jit(
-                steps,
-                donate_argnums=(0, 1),
-                in_shardings=(placed, placed, placed, everywhere),
-                out_shardings=(placed, placed, placed, report),
-            )
-            self._run_evaluation = jax.jit(
-                episodes, donate_argnums=1, in_shardings=placed, out_shardings=placed
-            )
-        self._most_steps = min(self._eval_every, self._checkpoint_every, self._num_steps)
+            shardings = {
+                "in_shardings": (placed, placed, placed, everywhere),
+                "out_shardings": (placed, placed, placed, report),
+            }
+        self._run_steps = jax.jit(steps, donate_argnums=(0, 1), **shardings)
+        self._most_steps = min(setup.eval_every, setup.checkpoint_every, setup.num_steps)
         self._has_announced = False
 
     def _advance(self) -> dict[str, jax.Array]:
@@ -77,7 +63,7 @@ class DeviceRun(OnlineRun):
             self._num_steps,
             *(
                 every * (self.step // every + 1)
-                for every in (self._eval_every, self._checkpoint_every)
+                for every in (self._setup.eval_every, self._setup.checkpoint_every)
             ),
         )
         plan = device_loop.plan(self.step, last, self._most_steps, config=self._config)
@@ -95,10 +81,11 @@ class DeviceRun(OnlineRun):
     def _note_report(self, plan: device_loop.Plan, report: device_loop.Report) -> None:
         """Takes over what happened, for the log; raises `ValueError` where it is not finite."""
         if np.asarray(report.is_faulty).any():
-            raise environments.FaultyEnvironmentError(not_finite(self._env_name))
+            raise environments.FaultyEnvironmentError(not_finite(self._setup.env))
         if plan.refresh.any():
             self._note_fit(report.fit)
-        self._check_update(report.metrics if plan.learn.any() else {}, self._action)
+        metrics = report.metrics if plan.learn.any() else {}
+        self._finite.check_action(self.step, self._action, metrics)
         returns = np.asarray(report.last_return, float)
         self._last_return = np.where(np.isnan(returns), self._last_return, returns)
         self._rewarded_steps = self._rewarded_steps + np.asarray(report.rewarded_steps)
@@ -112,17 +99,3 @@ class DeviceRun(OnlineRun):
             self._has_announced = True
             left = cost.duration((self._num_steps - self.step) / rate)
             print(f"{rate:.3g} learning steps/s here: about {left} are left", flush=True)
-
-    def _run_episodes(self) -> Evaluation:
-        self._eval_env.streams, episodes = self._run_evaluation(
-            self._state.actor, self._eval_env.streams
-        )
-        if not np.isfinite(np.asarray(episodes.episode_return)).all():
-            raise environments.FaultyEnvironmentError(not_finite(self._env_name))
-        shaped = lambda x: np.asarray(x, float).reshape(len(self._seeds), -1, *x.shape[1:])
-        return Evaluation(
-            episode_return=shaped(episodes.episode_return),
-            episode_task_return=shaped(episodes.episode_task_return),
-            discounted_return=shaped(episodes.discounted_return),
-            first_observation=shaped(episodes.first_observation).astype(np.float32),
-        )

@@ -14,8 +14,8 @@ import numpy as np
 from experiments import calibration_figure, cost, seeds
 from experiments.evaluation import Evaluation
 from experiments.run import Run
-from experiments.run_directory import RunDirectory
 from experiments.run_reader import Curve
+from experiments.run_setup import Setup
 from experiments.termination_check import TerminationCheck
 from qusac_jax import datasets, qusac
 from qusac_jax.checkpoint import Checkpointer, CheckpointError
@@ -27,29 +27,16 @@ from qusac_jax.qusac.fitting import FitReport
 class OfflineRun(Run):
     """R seeds trained side by side; `step` counts gradient updates per seed."""
 
-    def __init__(
-        self,
-        directory: RunDirectory,
-        env: str,
-        config: qusac.Config,
-        task: qusac.Task,
-        *,
-        dataset: datasets.Dataset,
-        dynamics: str | None,
-        **options: Any,
-    ):
-        """The state of a run that has not begun, with the dataset as D; options as for `Run`.
+    def __init__(self, setup: Setup, *, dataset: datasets.Dataset, dynamics: str | None):
+        """The state of a run that has not begun, with the dataset as D.
 
         Args:
-            directory: of the run.
-            env: to evaluate in.
-            config: hyperparameters, with D as large as the dataset.
-            task: of the environment.
+            setup: of the run; D is as large as the dataset.
             dataset: to learn from.
             dynamics: run directory whose fitted dynamics are taken; None to fit some.
-            options: keyword arguments of `Run`.
         """
-        super().__init__(directory, env, config, task, **options)
+        super().__init__(setup)
+        config, task = setup.config, setup.task
         self._dataset = dataset
         self._dynamics = dynamics
         self._updates_per_call = config.fit_every
@@ -137,8 +124,7 @@ class OfflineRun(Run):
             self._state, metrics = self._learn(self._state)
             jax.block_until_ready(metrics)
         self.step += self._config.fit_every
-        for name, value in metrics.items():
-            self._check_finite(name, np.asarray(value))
+        self._finite.check_metrics(self.step, metrics)
         self._announce_duration()
         return metrics
 
@@ -175,7 +161,7 @@ class OfflineRun(Run):
         return summary
 
     def _draw(self) -> None:
-        episodes = self._run_episodes()
+        episodes = self._evaluator.run(self._state.actor)
         q, std = self._values_at(self._state, episodes.first_observation)
         calibration_figure.draw(
             calibration_figure.Predictions(

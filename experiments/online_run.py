@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import cost, handover
+from experiments import cost, handover, seeds
 from experiments.run import Run
-from experiments.run_directory import RunDirectory
 from experiments.run_reader import Curve
+from experiments.run_setup import Setup
 from experiments.termination_check import TerminationCheck
 from qusac_jax import environments, qusac
 
@@ -24,37 +24,22 @@ _LARGE_STATE = 2**30
 class OnlineRun(Run):
     """R seeds trained side by side; `step` counts environment steps per seed."""
 
-    def __init__(
-        self,
-        directory: RunDirectory,
-        env: str,
-        config: qusac.Config,
-        task: qusac.Task,
-        *,
-        reward_threshold: float,
-        init_from: pathlib.Path | None = None,
-        **options: Any,
-    ):
+    def __init__(self, setup: Setup, *, init_from: pathlib.Path | None = None):
         """Builds environments and the state of a run that has not begun.
 
         Args:
-            directory: of the run.
-            env: to act in.
-            config: hyperparameters.
-            task: of the environment.
-            reward_threshold: as for `Run`.
+            setup: of the run.
             init_from: workdir of an offline run that is continued; None for a new agent.
-            options: keyword arguments of `Run`.
         """
-        super().__init__(directory, env, config, task, reward_threshold=reward_threshold, **options)
-        self._reward_threshold = reward_threshold
+        super().__init__(setup)
         self._init_from = init_from
-        self._env = environments.vector(env, self._seeds, action_cost=options["action_cost"])
-        both = {"config": config, "task": task}
+        self._env = environments.vector(setup.env, self._seeds, action_cost=setup.action_cost)
+        both = {"config": self._config, "task": self._task}
+        self._act = self._mapped(qusac.act, **both)
         self._refresh = self._mapped(qusac.refresh, donate=(0,), **both)
         self._collect = self._mapped(qusac.collect, donate=(0,), **both)
         self._train_step = self._mapped(qusac.train_step, donate=(0,), **both)
-        self._ends = TerminationCheck(config, task, len(self._seeds), self._mapped)
+        self._ends = TerminationCheck(self._config, self._task, len(self._seeds), self._mapped)
         self._observation = self._env.reset()
         self._action = np.asarray(
             self._act(self._state.actor, self._observation, self._program_keys)
@@ -124,11 +109,11 @@ class OnlineRun(Run):
         else:
             self._state, action = self._collect(self._state, transition, result.observation)
         self._observation, self._action = result.observation, np.asarray(action)
-        self._check_update(metrics, self._action)
+        self._finite.check_action(self.step, self._action, metrics)
         return metrics
 
     def _note_rewards(self, result: environments.StepResult) -> None:
-        self._rewarded_steps += result.reward > self._reward_threshold
+        self._rewarded_steps += result.reward > self._setup.reward_threshold
         ended = ~np.isnan(result.episode_return)
         self._last_return[0, ended] = result.episode_return[ended]
         self._last_return[1, ended] = result.episode_task_return[ended]
@@ -158,14 +143,14 @@ class OnlineRun(Run):
 
     def _host_state(self) -> dict[str, Any]:
         return {
-            "env": self._env_state(self._env),
+            "env": self._checkpoints.env_state(self._env),
             "action": self._action,
             "last_return": self._last_return,
             "rewarded_steps": self._rewarded_steps,
         }
 
     def _set_host_state(self, host: dict[str, Any]) -> None:
-        if not self._restarts_env:
+        if not self._checkpoints.restarts_env:
             self._observation = self._env.set_state(host["env"])
         self._action = host["action"]
         self._last_return, self._rewarded_steps = host["last_return"], host["rewarded_steps"]
@@ -174,9 +159,9 @@ class OnlineRun(Run):
         super()._restart_environments()
         self._env.close()
         self._env = environments.vector(
-            self._env_name,
-            [self._later_seed(seed) for seed in self._seeds],
-            action_cost=self._action_cost,
+            self._setup.env,
+            [seeds.later(seed, self.step) for seed in self._seeds],
+            action_cost=self._setup.action_cost,
         )
         self._observation = self._env.reset()
         keys = jax.vmap(lambda key: jax.random.fold_in(key, self.step))(self._program_keys)

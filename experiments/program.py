@@ -13,6 +13,7 @@ from absl import flags
 from experiments import cli, config_file, cost, evaluation, jax_settings, wandb_logger
 from experiments.run import Run
 from experiments.run_directory import RunDirectory, describe_program
+from experiments.run_setup import Setup
 from qusac_jax import environments, qusac
 from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS, SIZES
@@ -190,7 +191,7 @@ def train(
     options: Any,
     spec: environments.Spec,
     config: qusac.Config,
-    make: Callable[..., Run],
+    make: Callable[[Setup], Run],
     stops_within: str = "",
     **about: Any,
 ) -> int | None:
@@ -200,7 +201,7 @@ def train(
         options: the flags.
         spec: of the environment.
         config: hyperparameters.
-        make: makes the run from a `RunDirectory` and the keyword arguments of `Run`.
+        make: makes the run.
         stops_within: how soon a signal is answered, for the line that says so.
         about: further values that define the run, JSON-compatible.
 
@@ -224,20 +225,22 @@ def train(
     with cli.stop_signals(stops_within) as stopped:
         print(f"run directory: {workdir}", flush=True)
         run = make(
-            directory,
-            spec.name,
-            config,
-            task,
-            run_seeds=range(options.seed, options.seed + options.num_seeds),
-            num_steps=options.num_steps,
-            action_cost=spec.action_cost,
-            eval_every=options.eval_every,
-            eval_episodes=options.eval_episodes,
-            checkpoint_every=options.checkpoint_every,
-            reward_threshold=options.reward_threshold,
-            devices=devices,
-            keep_checkpoints=options.keep_checkpoints,
-            resume_env=options.resume_env,
+            Setup(
+                directory,
+                spec.name,
+                config,
+                task,
+                seeds=range(options.seed, options.seed + options.num_seeds),
+                num_steps=options.num_steps,
+                action_cost=spec.action_cost,
+                eval_every=options.eval_every,
+                eval_episodes=options.eval_episodes,
+                checkpoint_every=options.checkpoint_every,
+                reward_threshold=options.reward_threshold,
+                devices=devices,
+                keep_checkpoints=options.keep_checkpoints,
+                restarts_env=options.resume_env == "restart",
+            )
         )
         run.resume(options.resume)
         if stopped() is None:

@@ -15,6 +15,11 @@ def keys(seeds: Sequence[int], count: int) -> jax.Array:
     return jax.vmap(split)(jnp.asarray(seeds))
 
 
+def later(seed: int, step: int) -> int:
+    """The seed of what begins at a step of a run that `seed` began."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
+
+
 def sharding(num_seeds: int, devices: Sequence[Any]) -> jax.sharding.NamedSharding | None:
     """The leading axis spread over the devices, if they divide it evenly; None for one device."""
     if len(devices) == 1 or num_seeds % len(devices):

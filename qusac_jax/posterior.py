@@ -15,16 +15,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import _control, _memory, _variates, sparse
+from qusac_jax import _dirichlet, _memory, _variates, sparse
 from qusac_jax._checks import check_count, check_real, check_scalars, is_concrete
+from qusac_jax._posterior_checks import (
+    check_dtype,
+    check_number,
+    check_prior,
+    check_support,
+    check_supported,
+    check_transitions,
+)
 from qusac_jax.sparse import Sparse
+
+__all__ = [
+    "EXACT_ARRAYS",
+    "NEARLY_NOISELESS",
+    "TABLE_ARRAYS",
+    "Mdp",
+    "Posterior",
+    "Transitions",
+    "check_transitions",
+    "init",
+    "mean",
+    "sample",
+    "sample_bytes",
+    "update",
+]
 
 NEARLY_NOISELESS = 1e6  # inverse variance of a reward that one observation makes known
 
-_LONE_TOTAL = 1e-30  # below this, a row of gamma variates is one variate and rounding
-_LEAST_CONCENTRATION = 1e-30  # of a scalar prior; float32 quantiles need more than this
 _PRIOR_ROUNDING = 1e-6  # relative; a concentration may be this much below its prior
-_EASY_COUNT = 1e3  # a count of which next to no gamma proposal is rejected
 # What XLA takes for a draw, the result included, in arrays of the result's size; on CPU.
 TABLE_ARRAYS, EXACT_ARRAYS = 2, 40
 _SMALL = 2**26  # bytes; what takes less is not worth asking how much memory there is
@@ -97,9 +117,9 @@ def init(
     """
     num_states = check_count("num_states", num_states)
     num_actions = check_count("num_actions", num_actions)
-    dtype = _check_dtype(dtype)
-    _check_number("reward_mean", reward_mean, dtype)
-    _check_number("reward_precision", reward_precision, dtype)
+    dtype = check_dtype(dtype)
+    check_number("reward_mean", reward_mean, dtype)
+    check_number("reward_precision", reward_precision, dtype)
     if is_concrete(reward_precision) and not float(reward_precision) >= jnp.finfo(dtype).tiny:
         raise ValueError(f"reward_precision must be positive in {dtype}, got {reward_precision}")
     if concentration is not None:
@@ -111,7 +131,7 @@ def init(
     shape = (num_states, num_actions, num_states + 1)
     _check_memory(math.prod(shape) * dtype.itemsize, "the belief", "lower num_states")
     prior = np.asarray(1 / math.sqrt(num_states) if concentration is None else concentration)
-    _check_prior(prior, shape, dtype)
+    check_prior(prior, shape, dtype)
     return Posterior(
         concentration=jnp.broadcast_to(jnp.asarray(prior, dtype), shape),
         reward_mean=jnp.full(shape[:2], reward_mean, dtype),
@@ -123,25 +143,6 @@ def init(
     )
 
 
-def _check_dtype(dtype: Any) -> np.dtype:
-    try:
-        known = jnp.dtype(dtype)
-    except TypeError:
-        known = jnp.dtype(object)
-    if dtype is None or known not in (jnp.float32, jnp.float64):
-        raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
-    return known
-
-
-def _check_number(name: str, value: Any, dtype: np.dtype) -> None:
-    """Raises `ValueError` unless it is one number that is finite in that dtype."""
-    check_real(**{name: value})
-    check_scalars(**{name: value})
-    largest = float(jnp.finfo(dtype).max)
-    if is_concrete(value) and not abs(float(value)) <= largest:  # false for NaN
-        raise ValueError(f"{name} must be finite in {dtype}, got {value}")
-
-
 def _check_memory(needed: int, what: str, remedy: str) -> None:
     if needed > _SMALL:
         _memory.check(needed, what, remedy)
@@ -150,7 +151,7 @@ def _check_memory(needed: int, what: str, remedy: str) -> None:
 def _init_sparse(
     num_states, num_actions, support, concentration, reward_mean, reward_precision, dtype
 ) -> Posterior:
-    support = _check_support(support, num_states, num_actions)
+    support = check_support(support, num_states, num_actions)
     given = 1 / math.sqrt(support.shape[-1]) if concentration is None else concentration
     given = np.asarray(given, float)
     if given.ndim and given.shape != support.shape:
@@ -161,7 +162,7 @@ def _init_sparse(
     listed, prior = sparse.distinct(support, np.broadcast_to(given, support.shape))
     if given.ndim == 0:
         prior = np.where(listed >= 0, given, 0.0)
-    _check_prior(prior, prior.shape, dtype)
+    check_prior(prior, prior.shape, dtype)
     shape = (num_states, num_actions)
     return Posterior(
         concentration=jnp.asarray(prior, dtype),
@@ -171,50 +172,6 @@ def _init_sparse(
         log_quantile=None,
         support=jnp.asarray(listed, jnp.int32),
     )
-
-
-def _check_support(support, num_states: int, num_actions: int) -> np.ndarray:
-    support = np.asarray(support)
-    shape = (num_states, num_actions)
-    if support.ndim != 3 or support.shape[:2] != shape or not support.size:
-        raise ValueError(
-            f"support must have shape [S, A, K] with [S, A] = {shape}, got {support.shape}"
-        )
-    if not np.issubdtype(support.dtype, np.integer):
-        raise ValueError(f"support must be integers, got {support.dtype}")
-    if support.min() < -1 or support.max() > num_states:
-        raise ValueError(
-            f"support must be in -1 .. {num_states} (-1 for no successor, S for the terminal "
-            f"state), got values from {support.min()} to {support.max()}"
-        )
-    if not np.all(support.max(-1) >= 0):
-        state, action = np.argwhere(support.max(-1) < 0)[0]
-        raise ValueError(
-            f"support must list a successor of every pair, got none for state {state} and action "
-            f"{action}; {num_states} is the terminal state"
-        )
-    return support
-
-
-def _check_prior(prior: np.ndarray, shape: tuple[int, int, int], dtype: np.dtype) -> None:
-    largest = float(jnp.finfo(dtype).max) / shape[-1]  # a row is summed
-    if prior.ndim == 0:
-        if not _LEAST_CONCENTRATION < prior <= largest:
-            raise ValueError(
-                f"concentration must be positive and finite, got {prior}; it must lie between "
-                f"{_LEAST_CONCENTRATION} and {largest:.3g} in {dtype}"
-            )
-    elif prior.shape != shape:
-        raise ValueError(
-            f"concentration must be a scalar or have shape {shape} (the last column is the "
-            f"terminal state), got {prior.shape}"
-        )
-    elif not (np.all(prior >= 0) and np.all(prior <= largest) and np.all(prior.sum(-1) > 0)):
-        raise ValueError(
-            f"concentration must be finite (in {dtype}) and non-negative with a positive entry in "
-            f"each row, got values from {prior.min()} to {prior.max()} and a smallest row sum of "
-            f"{prior.sum(-1).min()}"
-        )
 
 
 def update(
@@ -250,7 +207,7 @@ def update(
         return _update(posterior, transitions, weight, noise_precision)
     check_transitions(transitions, *posterior.reward_mean.shape, weight=weight)
     if posterior.support is not None and is_concrete(posterior.support):
-        _check_supported(transitions, np.asarray(weight), posterior.support)
+        check_supported(transitions, np.asarray(weight), posterior.support)
     if not 0 <= float(noise_precision) < np.inf:
         raise ValueError(
             f"noise_precision must be finite and not negative, got {noise_precision}; "
@@ -294,19 +251,6 @@ def _is_finite(posterior: Posterior) -> jax.Array:
     return jnp.all(jnp.isfinite(jnp.stack(parts)))
 
 
-def _check_supported(transitions: Transitions, weight: np.ndarray, support: jax.Array) -> None:
-    state, action, _, next_state = (np.asarray(x) for x in transitions)
-    counted = np.flatnonzero(np.broadcast_to(weight > 0, state.shape))
-    successors = np.asarray(support[state[counted], action[counted]])
-    known = (successors == next_state[counted][:, None]).any(-1)
-    if not known.all():
-        i = counted[np.argmin(known)]
-        raise ValueError(
-            f"transitions.next_state must be in the belief's support, got state {next_state[i]} "
-            f"after state {state[i]} and action {action[i]}; start from a wider support"
-        )
-
-
 @jax.jit
 def _update(posterior, transitions, weight, noise_precision) -> Posterior:
     state, action, reward, next_state = transitions
@@ -338,46 +282,6 @@ def _update(posterior, transitions, weight, noise_precision) -> Posterior:
         reward_mean=posterior.reward_mean + surprise / precision,
         reward_precision=precision,
     )
-
-
-def check_transitions(
-    transitions: Transitions, num_states: int, num_actions: int, *, weight: chex.Numeric = 1.0
-) -> None:
-    """Raises `ValueError` unless all fields fit each other and the sizes; for concrete arrays.
-
-    Args:
-        transitions: `[T]` each; what has weight 0 may be anything.
-        num_states: S.
-        num_actions: A.
-        weight: scalar or `[T]`, as for `update`.
-    """
-    shapes = {name: np.shape(values) for name, values in transitions._asdict().items()}
-    if len(set(shapes.values())) > 1 or len(shapes["state"]) != 1:
-        raise ValueError(f"transitions must have one length T in all fields, got shapes {shapes}")
-    weight = np.asarray(weight)
-    if weight.shape not in ((), shapes["state"]):
-        raise ValueError(
-            f"weight must be a scalar or have shape [T] = {shapes['state']}, got {weight.shape}"
-        )
-    if not np.all((weight >= 0) & np.isfinite(weight)):
-        raise ValueError(
-            f"weight must be finite and not negative, got values from {weight.min()} to "
-            f"{weight.max()}"
-        )
-    is_counted = np.broadcast_to(weight > 0, shapes["state"])
-    bounds = {"state": num_states, "action": num_actions, "next_state": num_states + 1}
-    for name, bound in bounds.items():
-        values = np.asarray(getattr(transitions, name))
-        if not np.issubdtype(values.dtype, np.integer):
-            raise ValueError(f"transitions.{name} must be integers, got {values.dtype}")
-        values = values[is_counted]
-        if values.size and (values.min() < 0 or values.max() >= bound):
-            raise ValueError(
-                f"transitions.{name} must be in 0 .. {bound - 1}, got values from {values.min()} "
-                f"to {values.max()}"
-            )
-    if not np.all(np.isfinite(np.asarray(transitions.reward)[is_counted])):
-        raise ValueError("transitions.reward must be finite, got NaN or infinity; drop those rows")
 
 
 @jax.jit
@@ -445,83 +349,11 @@ def _sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
         key_reward, (n, *posterior.reward_mean.shape), posterior.reward_mean.dtype
     )
     reward = posterior.reward_mean + noise / jnp.sqrt(posterior.reward_precision)
+    concentration = posterior.concentration
     if posterior.support is not None:
-        return Mdp(_sample_support(posterior, key_transition, n), reward)
-    draw = _sample_exact if posterior.log_quantile is None else _sample_by_table
-    return Mdp(draw(posterior, key_transition, n), reward)
-
-
-def _sample_exact(posterior: Posterior, key: chex.PRNGKey, n: int) -> jax.Array:
-    """Transitions `[N, S, A, S]` from one gamma variate per entry, in log space."""
-    concentration = posterior.concentration
-    possible = concentration > 0
-    shape = (n, *concentration.shape)
-    draws = jax.random.loggamma(key, jnp.where(possible, concentration, 1.0), shape)
-    return jax.nn.softmax(jnp.where(possible, draws, -jnp.inf))[..., :-1]
-
-
-def _sample_support(posterior: Posterior, key: chex.PRNGKey, n: int) -> Sparse:
-    """Transitions of N members, drawn in turn so that memory is that of one and the result."""
-    assert posterior.support is not None  # chosen by the caller
-    concentration = posterior.concentration
-    possible = concentration > 0
-
-    def one(key):
-        draws = _variates.log_gamma(key, jnp.where(possible, concentration, 1.0))
-        return jax.nn.softmax(jnp.where(possible, draws, -jnp.inf))
-
-    return Sparse(posterior.support, jax.lax.map(one, jax.random.split(key, n)))
-
-
-def _sample_by_table(posterior: Posterior, key: chex.PRNGKey, n: int) -> jax.Array:
-    """Transitions `[N, S, A, S]`: gamma variates of the prior by table, of the counts exactly."""
-    assert posterior.log_quantile is not None  # chosen by the caller
-    num_states, num_actions = posterior.reward_mean.shape
-    key_prior, key_terminal, key_lone, key_counts = jax.random.split(key, 4)
-    rows = (n, num_states, num_actions)
-    inner = jnp.exp(
-        _variates.log_gamma_by_table(posterior.log_quantile, key_prior, (*rows, num_states))
-    )
-    terminal = jnp.exp(_variates.log_gamma_by_table(posterior.log_quantile, key_terminal, rows))
-    inner, terminal = _add_counts(posterior, key_counts, inner, terminal)
-    total = inner.sum(-1) + terminal
-    # A row that underflows as a whole has no visits of weight 1; normalised, it is one-hot up to
-    # rounding, and by symmetry each entry (the terminal state too) is equally likely to be the one.
-    is_lone = total < _LONE_TOTAL
-    scale = jnp.where(is_lone, 0.0, 1.0 / jnp.where(is_lone, 1.0, total))
-
-    def draw_lone(no_entry):
-        lone = jax.random.randint(key_lone, rows, 0, num_states + 1)
-        return jnp.where(is_lone, lone, no_entry)
-
-    lone = _control.apply_if(jnp.any(is_lone), draw_lone, jnp.full(rows, num_states))
-    return inner * scale[..., None] + (lone[..., None] == jnp.arange(num_states))
-
-
-def _add_counts(posterior, key, inner, terminal):
-    """Adds Gamma(count) variates, one visited entry of each row per pass, until none is left."""
-    num_states, num_actions = posterior.reward_mean.shape
-    column = jnp.arange(num_states + 1)
-    state, action = jnp.meshgrid(jnp.arange(num_states), jnp.arange(num_actions), indexing="ij")
-    counts = posterior.concentration - posterior.prior
-
-    def next_visited(last):
-        candidates = jnp.where((counts > 0) & (column > last[..., None]), column, num_states + 1)
-        return candidates.min(-1)
-
-    def is_left(carry):
-        return jnp.any(carry[0] <= num_states)
-
-    def add(carry):
-        entry, key, inner, terminal = carry
-        key, key_draw = jax.random.split(key)
-        is_visited = entry <= num_states
-        # The other rows must not prolong the rejection sampling.
-        count = jnp.where(is_visited, counts[state, action, entry], _EASY_COUNT)
-        draw = jnp.where(is_visited, _variates.gamma(key_draw, count, terminal.shape), 0.0)
-        inner = inner.at[:, state, action, entry].add(draw, mode="drop")
-        terminal = terminal + jnp.where(entry == num_states, draw, 0.0)
-        return next_visited(entry), key, inner, terminal
-
-    first = next_visited(jnp.full((num_states, num_actions), -1))
-    return jax.lax.while_loop(is_left, add, (first, key, inner, terminal))[2:]
+        rows = _dirichlet.draw_in_turn(concentration, key_transition, n)
+        return Mdp(Sparse(posterior.support, rows), reward)
+    if posterior.log_quantile is None:
+        return Mdp(_dirichlet.draw(concentration, key_transition, n)[..., :-1], reward)
+    table = (posterior.prior, posterior.log_quantile)
+    return Mdp(_dirichlet.draw_by_table(concentration, *table, key_transition, n), reward)

@@ -13,6 +13,7 @@ from experiments import device_loop
 from experiments.device_run import DeviceRun
 from experiments.online_run import OnlineRun
 from experiments.run_directory import RunDirectory
+from experiments.run_setup import Setup
 from qusac_jax import environments
 from qusac_jax.qusac import presets
 from qusac_jax.qusac.config import Config
@@ -24,20 +25,22 @@ CONFIG = small(Config(num_members=2))
 SEEDS = [0, 1]
 
 
-def make(kind, path, config=CONFIG, env=ENV, num_steps=50, **changes):
-    options = {
-        "run_seeds": SEEDS,
-        "num_steps": num_steps,
-        "action_cost": 0.1,
-        "reward_threshold": 0.5,
-        "eval_every": 20,
-        "eval_episodes": 3,
-        "checkpoint_every": 15,
-        "devices": jax.devices()[:1],
-    }
-    directory = RunDirectory(path, {"env": env})
-    task = environments.spec(env).task()
-    return kind(directory, env, config, task, **options | changes)
+def make(kind, path, config=CONFIG, env=ENV, num_steps=50):
+    setup = Setup(
+        RunDirectory(path, {"env": env}),
+        env,
+        config,
+        environments.spec(env).task(),
+        seeds=SEEDS,
+        num_steps=num_steps,
+        action_cost=0.1,
+        eval_every=20,
+        eval_episodes=3,
+        checkpoint_every=15,
+        reward_threshold=0.5,
+        devices=jax.devices()[:1],
+    )
+    return kind(setup)
 
 
 def metrics(of_run):

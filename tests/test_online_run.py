@@ -9,6 +9,7 @@ import pytest
 from experiments import online_run, report
 from experiments.run import Run
 from experiments.run_directory import RunDirectory
+from experiments.run_setup import Setup
 from qusac_jax import environments
 from qusac_jax.qusac.config import Config
 from tests.sizes import small
@@ -21,20 +22,21 @@ CONFIG = small(Config(num_members=2))
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run of 60 steps, and the steps at which its model was fitted."""
-    run = online_run.OnlineRun(
+    setup = Setup(
         RunDirectory(tmp_path_factory.mktemp("runs") / "run", {"env": ENV}),
         ENV,
         CONFIG,
         environments.spec(ENV).task("never"),
-        run_seeds=SEEDS,
+        seeds=SEEDS,
         num_steps=60,
         action_cost=0.1,
-        reward_threshold=0.5,
         eval_every=60,
         eval_episodes=1,
         checkpoint_every=60,
+        reward_threshold=0.5,
         devices=jax.devices()[:1],
     )
+    run = online_run.OnlineRun(setup)
     fitted, refresh = [], run._refresh
 
     def noted(state):

@@ -1,0 +1,100 @@
+"""Draws of rows from Dirichlet distributions, N at a time.
+
+Axes: S states, A actions, N draws, P points of a table of quantiles, K possible successors of a
+pair. Where the last axis is S + 1, its last entry is the terminal state.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from qusac_jax import _control, _variates
+
+_LONE_TOTAL = 1e-30  # below this, a row of gamma variates is one variate and rounding
+_EASY_COUNT = 1e3  # a count of which next to no gamma proposal is rejected
+
+
+def draw(concentration: jax.Array, key: chex.PRNGKey, n: int) -> jax.Array:
+    """Exact rows `[N, S, A, S+1]` of concentrations `[S, A, S+1]`, normalised in log space."""
+    possible = concentration > 0
+    shape = (n, *concentration.shape)
+    draws = jax.random.loggamma(key, jnp.where(possible, concentration, 1.0), shape)
+    return jax.nn.softmax(jnp.where(possible, draws, -jnp.inf))
+
+
+def draw_in_turn(concentration: jax.Array, key: chex.PRNGKey, n: int) -> jax.Array:
+    """Exact rows `[N, S, A, K]`, one `[S, A, K]` after the other: memory is that of the result."""
+    possible = concentration > 0
+
+    def one(key):
+        draws = _variates.log_gamma(key, jnp.where(possible, concentration, 1.0))
+        return jax.nn.softmax(jnp.where(possible, draws, -jnp.inf))
+
+    return jax.lax.map(one, jax.random.split(key, n))
+
+
+def draw_by_table(
+    concentration: jax.Array,
+    prior: jax.Array,
+    log_quantile: jax.Array,
+    key: chex.PRNGKey,
+    n: int,
+) -> jax.Array:
+    """Rows from gamma variates of the prior by table, and of the counts exactly.
+
+    Args:
+        concentration: `[S, A, S+1]`, the prior and counts.
+        prior: [] what each entry has without counts.
+        log_quantile: `[2, P]` log quantiles of Gamma(prior).
+        key: consumed.
+        n: N.
+
+    Returns:
+        `[N, S, A, S]`, without the terminal state.
+    """
+    num_states, num_actions = concentration.shape[:2]
+    key_prior, key_terminal, key_lone, key_counts = jax.random.split(key, 4)
+    rows = (n, num_states, num_actions)
+    inner = jnp.exp(_variates.log_gamma_by_table(log_quantile, key_prior, (*rows, num_states)))
+    terminal = jnp.exp(_variates.log_gamma_by_table(log_quantile, key_terminal, rows))
+    inner, terminal = _add_counts(concentration - prior, key_counts, inner, terminal)
+    total = inner.sum(-1) + terminal
+    # A row that underflows as a whole has no visits of weight 1; normalised, it is one-hot up to
+    # rounding, and by symmetry each entry (the terminal state too) is equally likely to be the one.
+    is_lone = total < _LONE_TOTAL
+    scale = jnp.where(is_lone, 0.0, 1.0 / jnp.where(is_lone, 1.0, total))
+
+    def draw_lone(no_entry):
+        lone = jax.random.randint(key_lone, rows, 0, num_states + 1)
+        return jnp.where(is_lone, lone, no_entry)
+
+    lone = _control.apply_if(jnp.any(is_lone), draw_lone, jnp.full(rows, num_states))
+    return inner * scale[..., None] + (lone[..., None] == jnp.arange(num_states))
+
+
+def _add_counts(counts, key, inner, terminal):
+    """Adds Gamma(count) variates, one visited entry of each row per pass, until none is left."""
+    num_states, num_actions = counts.shape[:2]
+    column = jnp.arange(num_states + 1)
+    state, action = jnp.meshgrid(jnp.arange(num_states), jnp.arange(num_actions), indexing="ij")
+
+    def next_visited(last):
+        candidates = jnp.where((counts > 0) & (column > last[..., None]), column, num_states + 1)
+        return candidates.min(-1)
+
+    def is_left(carry):
+        return jnp.any(carry[0] <= num_states)
+
+    def add(carry):
+        entry, key, inner, terminal = carry
+        key, key_draw = jax.random.split(key)
+        is_visited = entry <= num_states
+        # The other rows must not prolong the rejection sampling.
+        count = jnp.where(is_visited, counts[state, action, entry], _EASY_COUNT)
+        draw = jnp.where(is_visited, _variates.gamma(key_draw, count, terminal.shape), 0.0)
+        inner = inner.at[:, state, action, entry].add(draw, mode="drop")
+        terminal = terminal + jnp.where(entry == num_states, draw, 0.0)
+        return next_visited(entry), key, inner, terminal
+
+    first = next_visited(jnp.full((num_states, num_actions), -1))
+    return jax.lax.while_loop(is_left, add, (first, key, inner, terminal))[2:]
