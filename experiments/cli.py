@@ -173,6 +173,11 @@ class CompilationCounter:
         """Of the functions of that name."""
         return self._counts[f"jit({name})"]
 
+    @property
+    def total(self) -> int:
+        """Of all functions."""
+        return self._counts.total()
+
     def _note(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         del duration_secs
         if event == "/jax/core/compile/backend_compile_duration":

@@ -47,7 +47,7 @@ class Run(abc.ABC):
         self._evaluator = self._Evaluator(setup, self._placement)
         self._checkpoints = RunCheckpoints(setup)
         self._finite = FiniteCheck(self._seeds, self._checkpoints.last_good, self._mapped)
-        self._speed = Speed()
+        self._speed = Speed(setup.trace)
         both = {"config": self._config, "task": self._task}
         self._diagnose = self._mapped(
             qusac.diagnostics.diagnose, reward_threshold=setup.reward_threshold, **both
