@@ -196,19 +196,15 @@ def describe_memory(
     needed = memory(config, task, _seeds_in_one_memory(num_seeds, devices))
     available = _memory.available(devices[0])
     free = "" if available is None else f", {_memory.in_words(available)} are free"
-    parts = (
-        f"{what} {_memory.in_words(size)}" for what, size in zip(_PARTS, needed, strict=True)
-    )
+    parts = (f"{what} {_memory.in_words(size)}" for what, size in zip(_PARTS, needed, strict=True))
     return f"{_memory.in_words(needed.total)} of device memory ({', '.join(parts)}){free}"
 
 
 def _seeds_in_one_memory(num_seeds: int, devices: Sequence[Any]) -> int:
     """Seeds whose arrays are on one device; devices of a CPU have one memory together."""
-    placement = seeds.placement(num_seeds, devices)
-    if placement is None:
-        return num_seeds
-    shared = devices[0].platform == "cpu"
-    return placement.num_rows if shared else seeds.per_device(num_seeds, len(devices))
+    each = seeds.per_device(num_seeds, len(devices))
+    is_shared = devices[0].platform == "cpu"
+    return each * seeds.num_used(num_seeds, len(devices)) if is_shared else each
 
 
 def check_memory(

@@ -17,6 +17,7 @@ import numpy as np
 from qusac_jax import qusac
 from qusac_jax.qusac.dynamics import Dynamics
 
+_AXIS = "seeds"
 _ON_DEVICES = (qusac.TrainState, Dynamics)  # results that stay there
 
 
@@ -35,9 +36,14 @@ def later(seed: int, step: int) -> int:
 class Placement:
     """Where the rows of the seeds are."""
 
-    sharding: jax.sharding.NamedSharding  # of the leading axis
+    mesh: jax.sharding.Mesh  # of the devices that are used, along one axis
     num_seeds: int  # R
     num_rows: int  # R and what fills up the last device
+
+    @property
+    def sharding(self) -> jax.sharding.NamedSharding:
+        """Of the leading axis."""
+        return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(_AXIS))
 
     @property
     def rows(self) -> np.ndarray:
@@ -55,15 +61,18 @@ def per_device(num_seeds: int, num_devices: int) -> int:
     return -(-num_seeds // num_devices)
 
 
+def num_used(num_seeds: int, num_devices: int) -> int:
+    """As few devices as make it as fast as all of them."""
+    return -(-num_seeds // per_device(num_seeds, num_devices))
+
+
 def placement(num_seeds: int, devices: Sequence[Any]) -> Placement | None:
-    """The leading axis spread over as few devices as make it as fast as all; None for one."""
-    each = per_device(num_seeds, len(devices))
-    used = per_device(num_seeds, each)
+    """The leading axis spread over the devices that are used; None for one."""
+    used = num_used(num_seeds, len(devices))
     if used == 1:
         return None
-    mesh = jax.sharding.Mesh(np.asarray(devices[:used]), ("seeds",))
-    spec = jax.sharding.PartitionSpec("seeds")
-    return Placement(jax.sharding.NamedSharding(mesh, spec), num_seeds, each * used)
+    mesh = jax.sharding.Mesh(np.asarray(devices[:used]), (_AXIS,))
+    return Placement(mesh, num_seeds, used * per_device(num_seeds, used))
 
 
 def mapped(
@@ -122,7 +131,7 @@ def for_host(tree: Any, placement: Placement | None) -> Any:
 
 
 def real(tree: Any, placement: Placement | None, per_seed: int = 1) -> Any:
-    """Arrays without the rows that fill up: on the host, except random keys.
+    """Arrays without the rows that fill up: on the host, random keys on JAX's own choice.
 
     Args:
         tree: arrays `[num_rows * per_seed, ...]`.
@@ -132,7 +141,9 @@ def real(tree: Any, placement: Placement | None, per_seed: int = 1) -> Any:
     if placement is None or not placement.has_extra:
         return tree
     count = placement.num_seeds * per_seed
-    return jax.tree.map(lambda x: (x if _is_key(x) else np.asarray(x))[:count], tree)
+    return jax.tree.map(
+        lambda x: _first_keys(x, count) if _is_key(x) else np.asarray(x)[:count], tree
+    )
 
 
 def like(tree: Any, placement: Placement | None) -> Any:
@@ -140,7 +151,9 @@ def like(tree: Any, placement: Placement | None) -> Any:
     if placement is None or not placement.has_extra:
         return tree
     count = placement.num_seeds
-    empty = lambda x: x[:count] if _is_key(x) else np.empty((count, *x.shape[1:]), x.dtype)
+    empty = lambda x: (
+        _first_keys(x, count) if _is_key(x) else np.empty((count, *x.shape[1:]), x.dtype)
+    )
     return jax.tree.map(empty, tree)
 
 
@@ -181,6 +194,12 @@ class _Rows:
         """Waits until they are computed."""
         self._array.block_until_ready()
         return self
+
+
+def _first_keys(keys: jax.Array, count: int) -> jax.Array:
+    """The first keys, bound to no device."""
+    data = np.asarray(jax.random.key_data(keys))[:count]
+    return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(keys))
 
 
 def _is_key(x: Any) -> bool:
