@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import calibration_figure, calibration_returns, cli, files, jax_settings
+from experiments import calibration_figure, calibration_returns, cli, files, run_command
 from experiments.calibration_returns import Returns
-from experiments.saved_run import SavedRun
 
 _FEWEST = 3  # values that a correlation says something about
 
@@ -32,18 +31,13 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer("episodes", 20, "in the environment, per seed of the run", 1, **define)
     flags.DEFINE_integer("points", 5, "states of each episode", 1, **define)
     flags.DEFINE_integer("draws", 16, "rollouts of each member's model per state", 2, **define)
-    flags.DEFINE_integer("seed", 0, "of episodes and rollouts", 0, 2**31 - 1, **define)
-    flags.DEFINE_string("output", None, "folder to write to; default RUN/calibration", **define)
-    jax_settings.define_flags(values)
+    run_command.define_flags(values, seed_of="episodes and rollouts", folder="calibration")
     return values
 
 
 def run(options: Any, paths: Sequence[str]) -> None:
     """Measures as the flags say, prints and draws."""
-    if len(paths) != 1:
-        raise ValueError(f"run must be one workdir, got {len(paths)}: {', '.join(paths)}")
-    cli.select_device(options.device)
-    saved = SavedRun(paths[0])
+    saved = run_command.open_run(options, paths)
     steps = saved.checkpoints()
     if not steps:
         raise ValueError(f"run {paths[0]!r} has no checkpoint yet; wait for its first")

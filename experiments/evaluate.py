@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from experiments import cli, evaluation, files, jax_settings, results, seeds
+from experiments import cli, evaluation, files, results, run_command, seeds
 from experiments.saved_run import SavedRun
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.qusac.networks import Params
@@ -53,21 +53,16 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer(
         "seed_index", None, "which seed of the run; default all, and the first in videos", **define
     )
-    flags.DEFINE_integer("seed", 0, "of the first episode", 0, 2**31 - 1, **define)
     flags.DEFINE_boolean("video", False, "write the first episode as mp4 and GIF", **define)
-    flags.DEFINE_string("output", None, "folder to write to; default RUN/evaluation", **define)
-    jax_settings.define_flags(values)
+    run_command.define_flags(values, seed_of="the first episode", folder="evaluation")
     return values
 
 
 def run(options: Any, paths: Sequence[str]) -> None:
     """Evaluates as the flags say, prints and writes."""
-    if len(paths) != 1:
-        raise ValueError(f"run must be one workdir, got {len(paths)}: {', '.join(paths)}")
     if options.video:
         evaluation.check_video()
-    cli.select_device(options.device)
-    saved = SavedRun(paths[0])
+    saved = run_command.open_run(options, paths)
     indices = list(range(len(saved.seeds)))
     if options.seed_index is not None:
         indices = [saved.index(options.seed_index)]

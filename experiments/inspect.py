@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli, fans, files, jax_settings, state_maps
+from experiments import cli, fans, files, run_command, state_maps
 from experiments.saved_run import SavedRun
 from qusac_jax import qusac
 from qusac_jax.qusac.dynamics import Dynamics
@@ -37,18 +37,13 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer("cells", 60, "along each axis of the maps", 2, 1000, **define)
     flags.DEFINE_integer("episode_steps", 200, "of the environment in rollouts.png", 1, **define)
     flags.DEFINE_integer("rollout_length", 25, "steps until rollouts begin anew", 1, **define)
-    flags.DEFINE_integer("seed", 0, "of the episode", 0, 2**31 - 1, **define)
-    flags.DEFINE_string("output", None, "folder to write to; default RUN/inspect", **define)
-    jax_settings.define_flags(values)
+    run_command.define_flags(values, seed_of="the episode", folder="inspect")
     return values
 
 
 def run(options: Any, paths: Sequence[str]) -> None:
     """Draws what the flags ask for."""
-    if len(paths) != 1:
-        raise ValueError(f"run must be one workdir, got {len(paths)}: {', '.join(paths)}")
-    cli.select_device(options.device)
-    saved = SavedRun(paths[0])
+    saved = run_command.open_run(options, paths)
     seed_index = saved.index(options.seed_index)
     steps = _steps(saved, options.steps)
     if saved.task.observation_size > state_maps.MOST_VARIABLES and not saved.config.uses_model:

@@ -120,15 +120,12 @@ def normalized_final_returns(
     return scores
 
 
-def aggregate(
-    scores: dict[str, np.ndarray], *, num_resamples: int = 5000, seed: int = 0
-) -> list[Aggregate]:
+def aggregate(scores: dict[str, np.ndarray], *, num_resamples: int = 5000) -> list[Aggregate]:
     """Median and interquartile mean over tasks (Agarwal et al., 2021), by rliable.
 
     Args:
         scores: for each label `[R, tasks]`.
         num_resamples: of the bootstrap, stratified by task.
-        seed: of the bootstrap.
 
     Raises:
         ValueError: if rliable is missing or does not work.
@@ -146,7 +143,7 @@ def aggregate(
 
     # rliable draws from NumPy's global generator whatever it is given.
     state = np.random.get_state()  # noqa: NPY002
-    np.random.seed(seed)  # noqa: NPY002
+    np.random.seed(0)  # noqa: NPY002
     try:
         values, intervals = library.get_interval_estimates(scores, statistics, reps=num_resamples)
     finally:

@@ -6,7 +6,6 @@ Axis: R seeds.
 import os
 import pathlib
 import types
-from typing import Any
 
 import jax
 import numpy as np
@@ -105,7 +104,8 @@ class SavedRun:
         if step == final:  # much smaller than a checkpoint
             return step, load_actor(self.path)[0]
         if step in kept:
-            one = jax.eval_shape(lambda: self._one_actor())
+            init = lambda: qusac.init(jax.random.key(0), config=self.config, task=self.task)
+            one = jax.eval_shape(init).actor
             actor = load_arrays(self.path / "policies" / f"{step}.npz", one)
             return step, jax.tree.map(lambda x: x[None], actor)
         if step in checkpoints:
@@ -118,6 +118,3 @@ class SavedRun:
 
     def _kept_policies(self) -> list[int]:
         return [int(path.stem) for path in (self.path / "policies").glob("*.npz")]
-
-    def _one_actor(self) -> Any:
-        return qusac.init(jax.random.key(0), config=self.config, task=self.task).actor

@@ -14,7 +14,6 @@ import dataclasses
 import math
 import pathlib
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,9 +26,9 @@ from experiments import (
     tabular_cost,
     tabular_environments,
     tabular_figures,
+    tabular_inspect,
     tabular_run,
 )
-from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax import posterior, ube
 from qusac_jax._fields import check_choice
 from qusac_jax.tabular import agent, environments, experiment
@@ -275,47 +274,14 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
         return None
     if environment.cells is None:
         raise ValueError(f"inspect draws grids, which env {options.env!r} is none of")
-    directory = RunDirectory(
+    return tabular_inspect.run(
+        environment,
+        config,
+        drawn_at,
         workdir,
-        {
-            "env": environment.name,
-            "length": length or None,
-            "seeds": [options.seed],
-            "config": dataclasses.asdict(config),
-            "inspect_episodes": drawn_at,
-            **describe_program(),
-        },
+        seed=options.seed,
+        length=length,
     )
-    progress = begun = experiment.begin(environment, [options.seed], config=config)
-    snapshots, stopped_by, timestamps = [], None, []
-    bar = tabular_run.progress_bar(total=drawn_at[-1])
-    with cli.stop_signals() as stopped, bar:
-        for progress in experiment.advance(environment, begun, config=config):
-            done = progress.num_episodes
-            timestamps.append((done, time.perf_counter()))
-            bar.update(done - bar.n)
-            if done in drawn_at:
-                one = jax.tree.map(lambda leaf: leaf[0], progress.state)
-                key = jax.random.fold_in(jax.random.key(options.seed), done)
-                evaluation = agent.evaluate(one.belief, one.policy, key, config=config.agent)
-                arrays = jax.device_get((one.policy, one.visits, *evaluation[:3]))
-                snapshots.append(tabular_figures.Snapshot(done, *arrays))
-            stopped_by = stopped()
-            if stopped_by is not None:
-                break
-    about = {"method": options.method, "length": length, "seeds": [options.seed]}
-    tabular_run.write_results(directory, environment, progress, **about, timestamps=timestamps)
-    directory.close()
-    if stopped_by is not None:
-        print(
-            f"stopped after {progress.num_episodes} episodes, {len(snapshots)} snapshots are kept"
-        )
-    if snapshots:
-        title = f"{environment.name}, {options.method}"
-        path = workdir / "inspect.png"
-        tabular_figures.draw_snapshots(environment, snapshots, path, title)
-        print(f"heat maps -> {path}")
-    return stopped_by
 
 
 def _check_read(options, what: str, *unread: str) -> None:

@@ -129,6 +129,7 @@ def trained(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_a_saved_run_is_measured_and_drawn(trained, tmp_path, capsys):
     files = sorted(path.name for path in trained.iterdir())
     few = ["--episodes=3", "--points=2", "--draws=2", f"--output={tmp_path}"]

@@ -228,6 +228,7 @@ def test_datasets_made_otherwise_are_not_mixed(copy, capsys):
     assert "num_transitions: 60 there, 70 now" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["training", "writing"])
 def test_a_signal_stops_and_the_same_command_continues(made, tmp_path, monkeypatch, capsys, when):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))

@@ -97,6 +97,7 @@ def test_other_agents_run_as_on_the_host(preset, tmp_path):
         np.testing.assert_allclose(device[name], host[name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_interrupted_and_continued_equals_undisturbed(both, tmp_path):
     stops = iter([None, None, signal.SIGTERM])  # at the start, after step 15, after step 20
     first = make(DeviceRun, tmp_path / "run")

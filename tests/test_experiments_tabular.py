@@ -275,7 +275,7 @@ def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, conte
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--env=maze"], "env 'maze' is unknown; choose from toy"),
+        (["--env=mazes"], "env 'mazes' is unknown (did you mean 'maze'?); choose from toy"),
         (["--length=1"], "length must be an integer of at least 2, got 1"),
         (["--num_episodes=0"], "num_episodes must be an integer of at least 1, got 0"),
         (["--num_seeds=0"], "num_seeds must be at least 1, got 0"),

@@ -70,6 +70,7 @@ def test_systems_beyond_the_cache_are_solved_as_well(monkeypatch, max_iterations
     assert np.all((solution.iterations > 5) | solution.fell_back)
 
 
+@pytest.mark.slow
 def test_many_batched_systems_in_one_program_do_not_wait_for_each_other():
     # In a process of its own: where it goes wrong, it never returns.
     program = """

@@ -90,6 +90,7 @@ def test_predicted_bytes_of_a_sample_are_those_that_xla_takes(is_array):
     assert needed / 2 < posterior.sample_bytes(belief, n) < 2 * needed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["exact_ube", "moments", "psrl"])
 def test_predicted_bytes_of_planning_are_near_those_that_xla_takes(method):
     config = experiment.Config(agent=agent.Config(method=method), seed_axis="map")

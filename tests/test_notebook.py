@@ -5,6 +5,8 @@ import os
 import pathlib
 import tomllib
 
+import nbclient
+import nbformat
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -29,11 +31,7 @@ def test_it_holds_no_results():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("RUN_NOTEBOOK" not in os.environ, reason="takes minutes; set RUN_NOTEBOOK=1")
 def test_it_runs_from_start_to_end(tmp_path, monkeypatch):
-    nbclient = pytest.importorskip("nbclient")
-    nbformat = pytest.importorskip("nbformat")
-    pytest.importorskip("ipykernel")
     monkeypatch.setenv("QUSAC_JAX_SHORT_NOTEBOOK", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     # As a clone: what it writes lands beside it and not in the repository.

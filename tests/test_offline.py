@@ -108,6 +108,7 @@ def test_a_run_leaves_scores_and_facts_behind(finished, dataset):
     assert qusac_jax.load_policy(finished)(np.zeros(3)).shape == (1,)
 
 
+@pytest.mark.slow
 def test_stopped_and_continued_equals_undisturbed(finished, tmp_path, monkeypatch, capsys):
     advance = OfflineRun._advance
 
@@ -127,6 +128,7 @@ def test_stopped_and_continued_equals_undisturbed(finished, tmp_path, monkeypatc
         assert (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_dynamics_of_another_run_give_the_same_run(finished, tmp_path, capsys):
     assert train(tmp_path / "run", f"--dynamics={finished}") == 0
     assert "fitting the dynamics" not in capsys.readouterr().out

@@ -175,6 +175,7 @@ def test_events_have_sections_and_a_writer_for_each_seed(finished):
         assert "hparams" in plugins
 
 
+@pytest.mark.slow
 def test_inspect_draws_both_pictures(finished, tmp_path):
     assert inspect.main(["inspect", str(finished), "--cells=8", f"--output={tmp_path}"]) == 0
     for name in ("maps.png", "rollouts.png"):

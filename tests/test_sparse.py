@@ -113,6 +113,7 @@ def test_given_means_equal_dense():
     assert_equal(solve(lambda x: x), solve(sparse.to_dense))
 
 
+@pytest.mark.slow
 def test_maps_over_members_and_policies_and_keeps_float32():
     transition, reward, _ = problem(3)
     transition, reward = jax.tree.map(
@@ -151,6 +152,7 @@ def walk(num_states, back=0.0, dtype=np.float64):
     return sparse.Sparse(next_state.astype(np.int32), probability)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [0.0, 0.45])
 def test_long_chain_needs_its_preconditioner(back):
     # Without slips V = steps to go. With them the expected time is that of a walk with drift.
@@ -233,6 +235,7 @@ def test_dense_and_sparse_do_not_mix():
             ube.solve_exact(one, reward, policy, 0.9, mean_transition=mean)
 
 
+@pytest.mark.slow
 def test_sharded_over_two_devices_along_members_or_states():
     program = """
         import jax, jax.numpy as jnp, numpy as np

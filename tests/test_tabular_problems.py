@@ -142,6 +142,7 @@ def config(method, **options):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["exact_ube", "psrl"])
 def test_agents_learn_with_a_support(method):
     environment = environments.with_support(problems.grid("S..\n.#.\n..G", episode_length=20))
@@ -152,6 +153,7 @@ def test_agents_learn_with_a_support(method):
     assert result.state.belief.concentration.shape == (2, *shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [

@@ -14,7 +14,7 @@ import numpy as np
 from qusac_jax.environments import functional, streams
 from qusac_jax.environments.action_cost import FaultyEnvironmentError
 from qusac_jax.environments.functional import FunctionalEnvironment
-from qusac_jax.environments.make import Spec, check_seed, spec
+from qusac_jax.environments.make import Spec, check_seeds, spec
 from qusac_jax.environments.names import DEVICE_FAMILIES, parse_name
 from qusac_jax.environments.streams import StepResult, Stream
 from qusac_jax.environments.vector import VectorEnvironment
@@ -43,10 +43,7 @@ class DeviceVector:
         Raises:
             ValueError: as `functional.load`, and if there are no seeds.
         """
-        if len(seeds) == 0:
-            raise ValueError("seeds must hold at least one seed, got none; pass e.g. [0]")
-        for seed in seeds:
-            check_seed(seed)
+        check_seeds(seeds)
         self.spec = spec(name, action_cost)
         self.environment = functional.load(name)
         self._num_envs = len(seeds)

@@ -2,6 +2,7 @@
 
 import importlib
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -147,6 +148,14 @@ def check_seed(seed: int | None) -> None:
     """Raises `ValueError` unless `seed` is None or fits NumPy's `RandomState`."""
     if seed is not None and not 0 <= seed < 2**32:
         raise ValueError(f"seed must be in [0, 2**32), got {seed}; choose a smaller number")
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Raises `ValueError` unless there is a seed, and all of them fit."""
+    if len(seeds) == 0:
+        raise ValueError("seeds must hold at least one seed, got none; pass e.g. [0]")
+    for seed in seeds:
+        check_seed(seed)
 
 
 def _make_suite(parsed: ParsedName, seed: int | None, render: bool) -> gymnasium.Env:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qusac_jax.environments import state as environment_state
-from qusac_jax.environments.make import Spec, check_seed, make, spec_of
+from qusac_jax.environments.make import Spec, check_seeds, make, spec_of
 from qusac_jax.environments.streams import StepResult
 
 # Entries of `VectorEnvironment.state`.
@@ -44,10 +44,7 @@ class VectorEnvironment:
         Raises:
             ValueError: as `make`, and if there are no seeds.
         """
-        if len(seeds) == 0:
-            raise ValueError("seeds must hold at least one seed, got none; pass e.g. [0]")
-        for seed in seeds:
-            check_seed(seed)
+        check_seeds(seeds)
         self._envs = [make(name, action_cost=action_cost, seed=int(seed)) for seed in seeds]
         self.spec = spec_of(self._envs[0])
         self._observation = np.zeros((len(seeds), self.spec.observation_size), np.float32)

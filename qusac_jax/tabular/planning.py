@@ -14,8 +14,7 @@ import numpy as np
 from qusac_jax import _checks
 from qusac_jax._next_values import next_mean
 from qusac_jax.sparse import Sparse
-from qusac_jax.tabular import environments
-from qusac_jax.tabular.environments import Environment
+from qusac_jax.tabular.environment import Environment, from_sparse, with_support
 
 
 class Optimal(NamedTuple):
@@ -115,7 +114,7 @@ def with_time(environment: Environment) -> Environment:
         A sparse environment of T * S states.
     """
     num_states, steps = environment.num_states, environment.episode_length
-    next_state, probability = environments.with_support(environment).transition
+    next_state, probability = with_support(environment).transition
     layer = np.arange(steps)[:, None, None, None]
     inside = (next_state >= 0) & (next_state < num_states)
     following = (layer + 1) * num_states + next_state
@@ -123,7 +122,7 @@ def with_time(environment: Environment) -> Environment:
     following = np.where(ends, np.where(next_state < 0, -1, steps * num_states), following)
     repeated = lambda x: None if x is None else np.tile(x, (steps, 1))
     shape = (steps, *probability.shape)
-    return environments.from_sparse(
+    return from_sparse(
         following.reshape(-1, *next_state.shape[1:]),
         np.broadcast_to(probability, shape).reshape(-1, *next_state.shape[1:]),
         repeated(environment.reward),

@@ -328,6 +328,7 @@ def state_that_expects_ends(log_odds):
     return state._replace(dynamics=state.dynamics._replace(params=params))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("log_odds", "missed", "false"), [(-10.0, 1.0, 0.0), (10.0, 0.0, 1.0)])
 def test_errors_of_learned_ends_are_shares_of_what_is_held_out(log_odds, missed, false):
     state = state_that_expects_ends(log_odds)
@@ -341,6 +342,7 @@ def test_errors_of_learned_ends_are_shares_of_what_is_held_out(log_odds, missed,
     assert float(values["missed_ends"]) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_odds", [-10.0, 10.0])
 def test_rollouts_end_where_the_members_expect_it(log_odds):
     config = LEARNS_ENDS

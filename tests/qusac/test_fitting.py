@@ -170,6 +170,7 @@ def test_the_mean_is_pulled_by_the_variance_to_the_power_beta_less_one(beta):
     np.testing.assert_allclose(to_log_var, weight * (1 - error**2 / np.exp(log_var)), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_weights_are_the_average_of_those_of_the_steps():
     # 60 transitions make one batch, so each epoch is one step, and fits with a decay of 0 that stop
     # after 1, 2, 3 and 4 epochs give the weights of each step.
@@ -188,6 +189,7 @@ def test_weights_are_the_average_of_those_of_the_steps():
     chex.assert_trees_all_close(weights(4, decay), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_averaged_weights_are_right_where_the_data_are():
     data = linear_gaussian(jax.random.key(0), CAPACITY, noise_scale=0.0)
     buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
@@ -210,6 +212,7 @@ def test_averaged_weights_are_right_where_the_data_are():
     assert noise < 0.5 * last_noise
 
 
+@pytest.mark.slow
 def test_more_data_do_not_make_a_fit_longer():
     # 1900 and 950 slots to train on: 30 and 15 steps of 64 per epoch.
     limits = {"patience": 100, "max_epochs": 9}
@@ -267,6 +270,7 @@ def test_inputs_are_scaled_by_the_statistics_of_the_buffer():
     np.testing.assert_allclose(dynamics.input_std, inputs.std(0), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_seeds_fit_alike_alone_and_mapped():
     # Under vmap the epoch loop runs until the last seed is done; the others must not move on.
     buffers = [
@@ -303,6 +307,7 @@ def test_the_range_of_observations_is_that_of_the_data_and_infinite_when_off():
     chex.assert_trees_all_equal(clipped.params, free.params)
 
 
+@pytest.mark.slow
 def test_learned_ends_are_those_of_the_data_and_leave_the_fit_alone():
     ends = lambda next_observation: next_observation[..., 0] > 1.0  # for a sixth of them
     model = dataclasses.replace(MODEL, learn_termination=True)
@@ -330,6 +335,7 @@ def without_ends(params):
     return {"params": {name: x for name, x in params["params"].items() if name != "termination"}}
 
 
+@pytest.mark.slow
 def test_each_member_learns_from_a_bootstrap_of_its_own():
     # All inputs are the same, so a member's mean reward becomes that of its sample of 38 training
     # slots: those of bootstraps differ by a deviation of 1 / sqrt(38) = 0.16 around the data's.

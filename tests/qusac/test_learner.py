@@ -130,6 +130,7 @@ def test_truncation_is_bootstrapped():
     np.testing.assert_allclose(q, 2.0, atol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip_u", [False, True])
 def test_unet_solves_the_ube_on_a_chain(clip_u):
     # Critics that stay as they are and ignore the action: w(s) is known, and
@@ -161,6 +162,7 @@ def test_unet_solves_the_ube_on_a_chain(clip_u):
     np.testing.assert_allclose(u, expected[:-1], rtol=0.1, atol=0.02)
 
 
+@pytest.mark.slow
 def test_a_u_that_is_too_high_is_forgotten_at_the_rate_of_its_target():
     # Every state loops to itself: U = γ² w / (1 - γ²). From e^10 the excess falls by a factor e in
     # 1 / (τ (1 - γ²)) updates: 105 with τ = 0.05 and 1,050 with 0.005.
@@ -216,6 +218,7 @@ def test_targets_of_the_unet_are_capped_at_the_bound(clip_u):
         assert float(u.min()) > 100.0 * bound
 
 
+@pytest.mark.slow
 def test_risk_moves_the_actor_towards_or_away_from_uncertainty():
     # Two frozen critics that agree at a = -1 and disagree ever more towards a = 1, zero mean:
     # mean Q is flat, so only the sign of λ decides.
@@ -241,6 +244,7 @@ def test_risk_moves_the_actor_towards_or_away_from_uncertainty():
         assert float(risk * mean[0, 0]) > 0.5
 
 
+@pytest.mark.slow
 def test_temperature_reaches_the_target_entropy():
     config = dataclasses.replace(
         PROBE,

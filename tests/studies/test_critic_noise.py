@@ -1,9 +1,12 @@
 """The probe of the critics' disagreement, at sizes where its answer is known."""
 
+import pytest
+
 from experiments.studies import critic_noise
 from qusac_jax.qusac.config import Config
 
 
+@pytest.mark.slow
 def test_without_a_future_critics_come_to_agree_and_rough_ones_less():
     # With discount 0 the values are rewards: a regression to 0.
     def last_spread(gain):

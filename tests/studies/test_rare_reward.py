@@ -20,6 +20,7 @@ def test_upright_transitions_are_rewarded_and_chained(name, cosine):
     assert chained.sum() >= 5
 
 
+@pytest.mark.slow
 def test_a_reward_that_is_everywhere_is_learned():
     env = environments.make("pendulum", seed=0)
     rng = np.random.default_rng(0)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from experiments.studies import tabular_variance
 from qusac_jax import posterior, ube
@@ -53,6 +54,7 @@ def test_draws_have_the_variance_of_a_beta_row():
     np.testing.assert_allclose(independent.var(0)[0, 0], variance, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_a_loop_is_looked_at_as_it_is(tmp_path):
     config = agent.Config(discount=DISCOUNT)
     key, policy = jax.random.key(1), jnp.zeros(1, int)

@@ -101,6 +101,7 @@ def test_optimize_equals_the_numpy_reference(method):
         np.testing.assert_array_equal(plan.policy, expected)
 
 
+@pytest.mark.slow
 def test_cycles_end_where_all_steps_would_have_ended():
     config, periods = unclipped("exact_ube"), set()
     for seed in range(6):

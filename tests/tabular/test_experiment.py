@@ -73,6 +73,7 @@ def test_one_episode_counts_each_transition_length_times():
     np.testing.assert_allclose(played.episode_return, expected[0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_seed_axes_agree_and_seeds_are_independent():
     environment = environments.deep_sea(4)
     options = {"num_episodes": 20, "num_chunks": 2}
@@ -133,6 +134,7 @@ def test_reward_noise_reaches_the_belief_and_not_the_metrics():
     assert abs(result.state.belief.reward_mean[0, 0, 0] - 2.0) > 1e-3
 
 
+@pytest.mark.slow
 def test_regret_of_stochastic_deep_sea_is_what_the_best_policy_could_have_had_more():
     sea = environments.deep_sea(5, stochastic=True)
     config = experiment.Config(agent=agent.Config(method="psrl"), num_episodes=1)

@@ -1,0 +1,126 @@
+"""An environment on the device: episodes acted in it, and exact expected returns.
+
+Axes: E policies, S states, A actions, K successors, T steps of an episode at most.
+"""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qusac_jax import posterior, sparse
+from qusac_jax._checks import ROW_TOLERANCE
+from qusac_jax.sparse import Sparse
+from qusac_jax.tabular.environment import Environment
+
+
+class DeviceEnvironment(NamedTuple):
+    """The arrays of an environment on the device, with what drawing from them takes."""
+
+    cumulative: jax.Array  # [S, A, S], or [S, A, K] if sparse: cumulative transition rows
+    transition: jax.Array | Sparse  # [S, A, S]
+    reward: jax.Array  # [S, A]
+    reward_std: jax.Array  # [S, A]
+    cumulative_start: jax.Array  # [S]
+    start: jax.Array  # [S]
+
+
+def to_device(environment: Environment, dtype=jnp.float32) -> DeviceEnvironment:
+    """Puts an environment's arrays on the device."""
+    transition = rows = environment.transition
+    if isinstance(transition, Sparse):
+        rows = transition.probability
+        transition = Sparse(jnp.asarray(transition.next_state), jnp.asarray(rows, dtype))
+    return DeviceEnvironment(
+        cumulative=jnp.asarray(np.cumsum(rows, -1), dtype),
+        transition=transition if isinstance(transition, Sparse) else jnp.asarray(rows, dtype),
+        reward=jnp.asarray(environment.reward, dtype),
+        reward_std=jnp.asarray(
+            0 * environment.reward if environment.reward_std is None else environment.reward_std,
+            dtype,
+        ),
+        cumulative_start=jnp.asarray(np.cumsum(environment.start), dtype),
+        start=jnp.asarray(environment.start, dtype),
+    )
+
+
+def act(
+    environment: DeviceEnvironment, policy: jax.Array, key: chex.PRNGKey, *, episode_length: int
+) -> tuple[posterior.Transitions, jax.Array]:
+    """Plays one episode.
+
+    Args:
+        environment: on the device.
+        policy: `[S]` actions.
+        key: consumed.
+        episode_length: T.
+
+    Returns:
+        The transitions `[T]`, whose next state is S where the episode terminated (not where it was
+        truncated after T steps), and `[T]` whether the step took place.
+    """
+    policy, num_states = jnp.asarray(policy), len(policy)
+    key_start, key_steps, key_noise = jax.random.split(key, 3)
+    first = _draw(environment.cumulative_start, jax.random.uniform(key_start))
+
+    def step(state, uniform):
+        is_running = state < num_states
+        valid_state = jnp.minimum(state, num_states - 1)
+        action = policy[valid_state]
+        next_state = _draw(environment.cumulative[valid_state, action], uniform)
+        if isinstance(environment.transition, Sparse):
+            successors = environment.transition.next_state[valid_state, action]
+            next_state = jnp.append(successors, num_states)[next_state]
+        reward = environment.reward[valid_state, action]
+        observed = (valid_state, action, reward, next_state)
+        next_state = jnp.where(is_running, next_state, num_states)
+        return next_state, (posterior.Transitions(*observed), is_running)
+
+    uniforms = jax.random.uniform(key_steps, (episode_length,))
+    transitions, happened = jax.lax.scan(step, first, uniforms)[1]
+    noise = jax.random.normal(key_noise, (episode_length,))
+    noise *= environment.reward_std[transitions.state, transitions.action]
+    return transitions._replace(reward=transitions.reward + noise), happened
+
+
+def _draw(cumulative, uniform):
+    """Index of the outcome; the number of outcomes where the missing mass was drawn."""
+    # Rounding must not make mass go missing where none is.
+    is_whole = cumulative[-1] > 1 - ROW_TOLERANCE
+    threshold = jnp.where(is_whole, uniform * cumulative[-1], uniform)
+    last = jnp.where(is_whole, len(cumulative) - 1, len(cumulative))
+    return jnp.minimum(jnp.sum(cumulative <= threshold), last)
+
+
+def expected_return(
+    environment: DeviceEnvironment, policies: jax.Array, *, episode_length: int
+) -> jax.Array:
+    """Exact expected undiscounted returns `[E]` of policies `[E, S]`.
+
+    One product of matrices per step for all policies; one policy at a time, each needs its own
+    copy of the transitions.
+    """
+    if isinstance(environment.transition, Sparse):
+        return _sparse_expected_return(environment, policies, episode_length)
+    choice = jnp.asarray(policies).T[:, None]
+
+    def back(_, value):
+        next_value = jnp.einsum("sat,te->sae", environment.transition, value, precision="highest")
+        return jnp.take_along_axis(environment.reward[..., None] + next_value, choice, 1)[:, 0]
+
+    zeros = jnp.zeros(choice[:, 0].shape, environment.reward.dtype)
+    return environment.start @ jax.lax.fori_loop(0, episode_length, back, zeros)
+
+
+def _sparse_expected_return(environment, policies, episode_length):
+    state = jnp.arange(len(environment.start))
+
+    def one(policy):
+        flow = sparse.chosen(environment.transition, policy)
+        reward = environment.reward[state, policy]
+        back = lambda _, value: reward + sparse.propagate(flow, value)
+        return environment.start @ jax.lax.fori_loop(0, episode_length, back, 0 * reward)
+
+    return jax.lax.map(one, jnp.asarray(policies))
