@@ -18,6 +18,7 @@ from typing import Any
 import jax
 from absl import flags, logging
 
+from experiments import jax_settings
 from qusac_jax._messages import did_you_mean
 
 
@@ -62,6 +63,7 @@ def run_with(
             return 0
         logging.use_absl_handler()
         logging.set_verbosity(options.verbosity)
+        jax_settings.apply(options)
         if pass_on:
             return main(arguments)
         if positional is None and arguments:
@@ -170,6 +172,11 @@ class CompilationCounter:
     def __getitem__(self, name: str) -> int:
         """Of the functions of that name."""
         return self._counts[f"jit({name})"]
+
+    @property
+    def total(self) -> int:
+        """Of all functions."""
+        return self._counts.total()
 
     def _note(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         del duration_secs

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, config_file, cost
+from experiments import cli, config_file, cost, jax_settings
 from experiments.collect_run import CollectRun
 from experiments.dataset_maker import DatasetMaker, Stopped, table
 from experiments.dataset_shelf import Shelf
@@ -69,7 +69,7 @@ def make_flags() -> flags.FlagValues:
         "which checkpoint of the workdir to continue from",
         **define,
     )
-    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
+    jax_settings.define_flags(values)
     flags.DEFINE_boolean("memory", False, "print what the run would take, and stop", **define)
     config_file.define_flag(values)
     cli.define_config(values, "config", qusac.presets.get("sac"), "hyperparameters of SAC")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from experiments import seeds
 from qusac_jax import _memory, qusac
 from qusac_jax.qusac import uncertainty
 
@@ -197,15 +198,18 @@ def describe_memory(
     config: qusac.Config, task: qusac.Task, num_seeds: int, devices: Sequence[Any]
 ) -> str:
     """What a run takes on each of its devices, and what there is."""
-    needed = memory(config, task, num_seeds)
-    share = len(devices) if num_seeds % len(devices) == 0 else 1
+    needed = memory(config, task, _seeds_in_one_memory(num_seeds, devices))
     available = _memory.available(devices[0])
     free = "" if available is None else f", {_memory.in_words(available)} are free"
-    parts = (
-        f"{what} {_memory.in_words(size / share)}"
-        for what, size in zip(_PARTS, needed, strict=True)
-    )
-    return f"{_memory.in_words(needed.total / share)} of device memory ({', '.join(parts)}){free}"
+    parts = (f"{what} {_memory.in_words(size)}" for what, size in zip(_PARTS, needed, strict=True))
+    return f"{_memory.in_words(needed.total)} of device memory ({', '.join(parts)}){free}"
+
+
+def _seeds_in_one_memory(num_seeds: int, devices: Sequence[Any]) -> int:
+    """Seeds whose arrays are on one device; devices of a CPU have one memory together."""
+    each = seeds.per_device(num_seeds, len(devices))
+    is_shared = devices[0].platform == "cpu"
+    return each * seeds.num_used(num_seeds, len(devices)) if is_shared else each
 
 
 def check_memory(
@@ -213,13 +217,11 @@ def check_memory(
 ) -> None:
     """Raises `ValueError` if a run cannot fit into the memory of its devices.
 
-    Seeds are spread over the devices where these divide their number. Where a device does not say
-    how much memory it has, nothing is refused.
+    Where a device does not say how much memory it has, nothing is refused.
     """
-    needed = memory(config, task, num_seeds)
-    share = len(devices) if num_seeds % len(devices) == 0 else 1
+    needed = memory(config, task, _seeds_in_one_memory(num_seeds, devices))
     available = _memory.available(devices[0])
-    if available is not None and needed.total / share > available:
+    if available is not None and needed.total > available:
         raise ValueError(
             f"the run needs {describe_memory(config, task, num_seeds, devices)}; lower "
             f"{to_lower(needed, _TO_LOWER)} or --num_seeds, or take --size=small"

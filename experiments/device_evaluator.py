@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import device_loop
+from experiments import device_loop, seeds
 from experiments.evaluation import Evaluation
 from experiments.evaluator import Evaluator
 from experiments.run_setup import Setup
@@ -23,10 +23,11 @@ class DeviceEvaluator(Evaluator):
 
     envs: DeviceVector
 
-    def __init__(self, setup: Setup, placement: jax.sharding.NamedSharding | None):
+    def __init__(self, setup: Setup, placement: seeds.Placement | None):
         """As for `Evaluator`, of an environment that `environments.functional.load` knows."""
         super().__init__(setup, placement)
         self._num_seeds = len(setup.seeds)
+        self._placement = placement
         episodes = functools.partial(
             device_loop.run_episodes,
             env=self.envs.environment,
@@ -36,12 +37,15 @@ class DeviceEvaluator(Evaluator):
         )
         shardings: dict[str, Any] = {}
         if placement is not None:
-            shardings = {"in_shardings": placement, "out_shardings": placement}
+            shardings = {"in_shardings": placement.sharding, "out_shardings": placement.sharding}
         self._run = jax.jit(episodes, donate_argnums=1, **shardings)
 
     def run(self, actor: Params) -> Evaluation:
         """One episode in every environment."""
-        self.envs.streams, episodes = self._run(actor, self.envs.streams)
+        per_seed = self._setup.eval_episodes
+        streams = seeds.filled(self.envs.streams, self._placement, per_seed)
+        ended = self._run(actor, streams)
+        self.envs.streams, episodes = seeds.real(ended, self._placement, per_seed)
         if not np.isfinite(np.asarray(episodes.episode_return)).all():
             raise environments.FaultyEnvironmentError(not_finite(self._setup.env))
         shaped = lambda x: np.asarray(x, float).reshape(self._num_seeds, -1, *x.shape[1:])

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import cost, device_loop
+from experiments import cost, device_loop, seeds
 from experiments.device_evaluator import DeviceEvaluator
 from experiments.online_run import OnlineRun
 from experiments.run_setup import Setup
@@ -40,9 +40,9 @@ class DeviceRun(OnlineRun):
             action_cost=self._env.spec.action_cost,
             reward_threshold=setup.reward_threshold,
         )
-        placed = self._placement
         shardings: dict[str, Any] = {}
-        if placed is not None:
+        if self._placement is not None:
+            placed = self._placement.sharding
             everywhere = jax.sharding.NamedSharding(placed.mesh, jax.sharding.PartitionSpec())
             # The axis of seeds is the second one of the returns.
             returns = jax.sharding.NamedSharding(
@@ -68,12 +68,15 @@ class DeviceRun(OnlineRun):
         )
         plan = device_loop.plan(self.step, last, self._most_steps, config=self._config)
         with self._speed.learning_step(int(plan.learn.sum())):
-            self._state, self._env.streams, action, report = self._run_steps(
-                self._state, self._env.streams, jnp.asarray(self._action), plan
-            )
-            self._action = np.asarray(action)
+            host = self._env.streams, jnp.asarray(self._action)
+            host = seeds.filled(host, self._placement)
+            self._state, streams, action, report = self._run_steps(self._state, *host, plan)
+            self._action = np.asarray(action)[: len(self._seeds)]
+        self._env.streams = seeds.real(streams, self._placement)
         self.step = last
         self._observation = np.asarray(self._env.streams.observation)
+        report = report._replace(last_return=report.last_return.T)
+        report = seeds.for_host(report, self._placement)
         self._note_report(plan, report)
         self._announce_rate()
         return report.metrics if plan.learn[plan.num_steps - 1] else {}
@@ -86,7 +89,7 @@ class DeviceRun(OnlineRun):
             self._note_fit(report.fit)
         metrics = report.metrics if plan.learn.any() else {}
         self._finite.check_action(self.step, self._action, metrics)
-        returns = np.asarray(report.last_return, float)
+        returns = np.asarray(report.last_return, float).T
         self._last_return = np.where(np.isnan(returns), self._last_return, returns)
         self._rewarded_steps = self._rewarded_steps + np.asarray(report.rewarded_steps)
 

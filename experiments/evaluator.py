@@ -21,7 +21,7 @@ _SEED_OFFSET = 1_000_003
 class Evaluator:
     """E environments for each of R seeds, and episodes with the mean action in them."""
 
-    def __init__(self, setup: Setup, placement: jax.sharding.NamedSharding | None):
+    def __init__(self, setup: Setup, placement: seeds.Placement | None):
         """Builds the environments.
 
         Args:

@@ -107,7 +107,7 @@ def take_over(
     state: qusac.TrainState,
     task: qusac.Task,
     run_seeds: Sequence[int],
-    placement: jax.sharding.NamedSharding | None,
+    placement: seeds.Placement | None,
 ) -> qusac.TrainState:
     """The state `[R, ...]` of an online run, with agent and data of an offline run's checkpoint.
 
@@ -138,7 +138,8 @@ def take_over(
     taken = jax.tree.map(np.asarray, restored._replace(key=None))
     # A schedule of λ begins with the online run.
     learner = taken.learner._replace(num_updates=np.zeros_like(taken.learner.num_updates))
-    data = jax.tree.map(_over_the_first, state.replay.data, taken.replay.data)
+    room = seeds.real(state.replay.data, placement)
+    data = jax.tree.map(_over_the_first, room, taken.replay.data)
     count = taken.replay.size
     buffer = state.replay._replace(data=data, size=count, position=count)
     return state._replace(

@@ -73,12 +73,14 @@ class OfflineRun(Run):
         dynamics, report = self._fit(state)
         self._note_fit(report)
         self._state = self._state._replace(dynamics=dynamics)
-        Checkpointer(path).save(0, dynamics, self._fit_figures(), self._dynamics_identity())
+        fitted = seeds.real(dynamics, self._placement)
+        Checkpointer(path).save(0, fitted, self._fit_figures(), self._dynamics_identity())
 
     def _take_dynamics(self, path: pathlib.Path) -> None:
         """Restores the fitted dynamics of a run on the same dataset with the same seeds."""
         try:
-            restored = Checkpointer(path).restore(self._state.dynamics, self._fit_figures())
+            like = seeds.like(self._state.dynamics, self._placement)
+            restored = Checkpointer(path).restore(like, self._fit_figures())
         except CheckpointError as error:
             raise ValueError(
                 f"dynamics: {path.parent} holds none that fit this run ({error}); pass the "

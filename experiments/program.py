@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import cli, config_file, cost, evaluation, wandb_logger
+from experiments import cli, config_file, cost, evaluation, jax_settings, wandb_logger
 from experiments.run import Run
 from experiments.run_directory import RunDirectory, describe_program
 from experiments.run_setup import Setup
+from experiments.trace import Trace
 from qusac_jax import environments, qusac
 from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS, SIZES
@@ -91,12 +92,15 @@ def define_flags(
         "anew, for environments that cannot be saved",
         **define,
     )
-    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
+    jax_settings.define_flags(values)
     flags.DEFINE_boolean("video", False, "at the end write an episode as mp4 and GIF", **define)
     flags.DEFINE_boolean(
         "wandb", False, "log to Weights & Biases too; WANDB_MODE=offline needs no account", **define
     )
     flags.DEFINE_boolean("memory", False, "print what the run would take, and stop", **define)
+    flags.DEFINE_string(
+        "profile", None, "folder for a trace of some learning steps, for TensorBoard", **define
+    )
     config_file.define_flag(values)
     cli.define_config(values, "config", qusac.Config(), _ABOUT_CONFIG)
 
@@ -222,7 +226,7 @@ def train(
     if options.wandb:
         directory.add_logger(wandb_logger.Wandb)
     # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
-    with cli.stop_signals(stops_within) as stopped:
+    with cli.stop_signals(stops_within) as stopped, Trace(options.profile) as trace:
         print(f"run directory: {workdir}", flush=True)
         run = make(
             Setup(
@@ -240,6 +244,7 @@ def train(
                 devices=devices,
                 keep_checkpoints=options.keep_checkpoints,
                 restarts_env=options.resume_env == "restart",
+                trace=trace,
             )
         )
         run.resume(options.resume)

@@ -42,12 +42,12 @@ class Run(abc.ABC):
         self._config, self._task = setup.config, setup.task
         self._seeds = list(setup.seeds)
         self._num_steps = setup.num_steps
-        self._placement = seeds.sharding(len(self._seeds), setup.devices)
+        self._placement = seeds.placement(len(self._seeds), setup.devices)
         self._mapped = functools.partial(seeds.mapped, placement=self._placement)
         self._evaluator = self._Evaluator(setup, self._placement)
         self._checkpoints = RunCheckpoints(setup)
         self._finite = FiniteCheck(self._seeds, self._checkpoints.last_good, self._mapped)
-        self._speed = Speed()
+        self._speed = Speed(setup.trace)
         both = {"config": self._config, "task": self._task}
         self._diagnose = self._mapped(
             qusac.diagnostics.diagnose, reward_threshold=setup.reward_threshold, **both
@@ -122,9 +122,10 @@ class Run(abc.ABC):
         checkpoints = self._checkpoints
         if not checkpoints.can_continue(mode):
             return
-        restored = checkpoints.restore(mode, self._state, self._all_host_state())
+        like = seeds.like(self._state, self._placement)
+        restored = checkpoints.restore(mode, like, self._all_host_state())
         self.step = restored.step
-        self._state, host = restored.device, restored.host
+        self._state, host = seeds.continued(restored.device, self._placement), restored.host
         self._set_host_state(host)
         self._set_metadata(restored.metadata)
         if checkpoints.restarts_env:
@@ -198,7 +199,7 @@ class Run(abc.ABC):
         spec = self._evaluator.envs.spec
         save_policy(
             self._directory.path / "policy",
-            self._state.actor,
+            seeds.real(self._state.actor, self._placement),
             hidden=self._config.actor_hidden,
             action_low=spec.action_low,
             action_high=spec.action_high,
@@ -296,4 +297,5 @@ class Run(abc.ABC):
         self._finite.check_state(self.step, self._state)
         self._look_at_data()
         metadata = {"speed": self._speed.state(), **self._metadata()}
-        self._checkpoints.save(self.step, self._state, self._all_host_state(), metadata)
+        state = seeds.real(self._state, self._placement)
+        self._checkpoints.save(self.step, state, self._all_host_state(), metadata)

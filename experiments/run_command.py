@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli
+from experiments import cli, jax_settings
 from experiments.saved_run import SavedRun
 
 
@@ -20,7 +20,7 @@ def define_flags(values: flags.FlagValues, *, seed_of: str, folder: str) -> None
     define: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_integer("seed", 0, f"of {seed_of}", 0, 2**31 - 1, **define)
     flags.DEFINE_string("output", None, f"folder to write to; default RUN/{folder}", **define)
-    flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
+    jax_settings.define_flags(values)
 
 
 def open_run(options: Any, paths: Sequence[str]) -> SavedRun:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.run_directory import RunDirectory
+from experiments.trace import Trace
 from qusac_jax import qusac
 
 
@@ -26,3 +27,4 @@ class Setup:
     devices: Sequence[Any]
     keep_checkpoints: int = 2
     restarts_env: bool = False  # checkpoints do not hold environments: their episodes begin anew
+    trace: Trace = dataclasses.field(default_factory=Trace)  # of its learning steps

@@ -1,5 +1,11 @@
-"""Seeds as a batch axis: functions written for one run, mapped over R and spread over devices."""
+"""Seeds as a batch axis: functions written for one run, mapped over R and spread over devices.
 
+All devices have equally many rows. Where R is no multiple of that, the last seed fills up the rest:
+agents that are on the devices then have more rows than R, and everything that comes to the host or
+goes into a file has R.
+"""
+
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,6 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from qusac_jax import qusac
+from qusac_jax.qusac.dynamics import Dynamics
+
+_AXIS = "seeds"
+_ON_DEVICES = (qusac.TrainState, Dynamics)  # results that stay there
 
 
 def keys(seeds: Sequence[int], count: int) -> jax.Array:
@@ -20,19 +32,54 @@ def later(seed: int, step: int) -> int:
     return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
-def sharding(num_seeds: int, devices: Sequence[Any]) -> jax.sharding.NamedSharding | None:
-    """The leading axis spread over the devices, if they divide it evenly; None for one device."""
-    if len(devices) == 1 or num_seeds % len(devices):
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where the rows of the seeds are."""
+
+    mesh: jax.sharding.Mesh  # of the devices that are used, along one axis
+    num_seeds: int  # R
+    num_rows: int  # R and what fills up the last device
+
+    @property
+    def sharding(self) -> jax.sharding.NamedSharding:
+        """Of the leading axis."""
+        return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(_AXIS))
+
+    @property
+    def rows(self) -> np.ndarray:
+        """`[num_rows]` the seed's index of each row."""
+        return np.minimum(np.arange(self.num_rows), self.num_seeds - 1)
+
+    @property
+    def has_extra(self) -> bool:
+        """Whether there are more rows than seeds."""
+        return self.num_rows > self.num_seeds
+
+
+def per_device(num_seeds: int, num_devices: int) -> int:
+    """Rows on each device that is used."""
+    return -(-num_seeds // num_devices)
+
+
+def num_used(num_seeds: int, num_devices: int) -> int:
+    """As few devices as make it as fast as all of them."""
+    return -(-num_seeds // per_device(num_seeds, num_devices))
+
+
+def placement(num_seeds: int, devices: Sequence[Any]) -> Placement | None:
+    """The leading axis spread over the devices that are used; None for one."""
+    used = num_used(num_seeds, len(devices))
+    if used == 1:
         return None
-    mesh = jax.sharding.Mesh(np.asarray(devices), ("seeds",))
-    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("seeds"))
+    mesh = jax.sharding.Mesh(np.asarray(devices[:used]), (_AXIS,))
+    return Placement(mesh, num_seeds, used * per_device(num_seeds, used))
 
 
 def mapped(
     function: Callable[..., Any],
     *,
     donate: tuple[int, ...] = (),
-    placement: jax.sharding.NamedSharding | None = None,
+    placement: Placement | None = None,
     **static: Any,
 ) -> Any:
     """The function over a leading axis R of its arguments, compiled.
@@ -40,27 +87,120 @@ def mapped(
     Args:
         function: written for one seed.
         donate: positions of the arguments whose memory the result may take.
-        placement: from `sharding`.
+        placement: from `placement`. Arguments may then be without the rows that fill up; results
+            are without them, except agents and their dynamics.
         static: keyword arguments that are the same for all seeds.
     """
     # The same placement for inputs and outputs: what a function returns then fits what the next
     # call expects, and nothing is compiled twice.
     placed: dict[str, Any] = {}
     if placement is not None:
-        placed = {"in_shardings": placement, "out_shardings": placement}
+        placed = {"in_shardings": placement.sharding, "out_shardings": placement.sharding}
     batched = jax.vmap(functools.partial(function, **static))
-    return jax.jit(batched, donate_argnums=donate, **placed)
+    compiled = jax.jit(batched, donate_argnums=donate, **placed)
+    if placement is None or not placement.has_extra:
+        return compiled
+
+    def call(*arguments: Any) -> Any:
+        return for_host(compiled(*filled(arguments, placement)), placement)
+
+    return call
 
 
-def replicated(tree: Any, num_seeds: int, placement: jax.sharding.NamedSharding | None) -> Any:
-    """The arrays of a tree once for each seed, `[R, ...]`, where `mapped` functions expect them."""
-    return placed(
-        jax.tree.map(lambda x: np.broadcast_to(x, (num_seeds, *np.shape(x))), tree), placement
+def filled(tree: Any, placement: Placement | None, per_seed: int = 1) -> Any:
+    """Arrays with the rows that fill up; those that have them already stay as they are.
+
+    Args:
+        tree: arrays `[R * per_seed, ...]`.
+        placement: from `placement`.
+        per_seed: rows of each seed, such as its environments.
+    """
+    if placement is None or not placement.has_extra:
+        return tree
+    rows = (placement.rows[:, None] * per_seed + np.arange(per_seed)).ravel()
+    return jax.tree.map(lambda x: x if len(x) == len(rows) else x[rows], tree)
+
+
+def for_host(tree: Any, placement: Placement | None) -> Any:
+    """What a `mapped` function returned without the rows that fill up, fetched when it is read."""
+    if placement is None or not placement.has_extra:
+        return tree
+    stays = lambda x: isinstance(x, _ON_DEVICES)
+    crop = lambda x: x if stays(x) else _Rows(x, placement.num_seeds)
+    return jax.tree.map(crop, tree, is_leaf=stays)
+
+
+def real(tree: Any, placement: Placement | None, per_seed: int = 1) -> Any:
+    """Arrays without the rows that fill up: on the host, random keys on JAX's own choice.
+
+    Args:
+        tree: arrays `[num_rows * per_seed, ...]`.
+        placement: from `placement`.
+        per_seed: rows of each seed.
+    """
+    if placement is None or not placement.has_extra:
+        return tree
+    count = placement.num_seeds * per_seed
+    return jax.tree.map(
+        lambda x: _first_keys(x, count) if _is_key(x) else np.asarray(x)[:count], tree
     )
 
 
-def placed(tree: Any, placement: jax.sharding.NamedSharding | None) -> Any:
+def like(tree: Any, placement: Placement | None) -> Any:
+    """What `real` returns, with any content: for a checkpoint to be read into."""
+    if placement is None or not placement.has_extra:
+        return tree
+    count = placement.num_seeds
+    empty = lambda x: (
+        _first_keys(x, count) if _is_key(x) else np.empty((count, *x.shape[1:]), x.dtype)
+    )
+    return jax.tree.map(empty, tree)
+
+
+def continued(tree: Any, placement: Placement | None) -> Any:
+    """What was read into what `like` returned, where `mapped` functions expect it."""
+    return placed(tree, placement) if placement is not None and placement.has_extra else tree
+
+
+def replicated(tree: Any, num_seeds: int, placement: Placement | None) -> Any:
+    """The arrays of a tree once for each seed, `[R, ...]`, where `mapped` functions expect them."""
+    count = num_seeds if placement is None else placement.num_rows
+    return placed(
+        jax.tree.map(lambda x: np.broadcast_to(x, (count, *np.shape(x))), tree), placement
+    )
+
+
+def placed(tree: Any, placement: Placement | None) -> Any:
     """Arrays `[R, ...]` where `mapped` functions expect them."""
+    on_host = jax.tree.map(lambda x: x if _is_key(x) else np.asarray(x), tree)
     if placement is None:
-        return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), tree)
-    return jax.tree.map(lambda x: jax.device_put(np.asarray(x), placement), tree)
+        return jax.tree.map(jnp.asarray, on_host)
+    return jax.device_put(filled(on_host, placement), placement.sharding)
+
+
+class _Rows:
+    """The first rows of an array on devices, for NumPy."""
+
+    def __init__(self, array: jax.Array, count: int):
+        """Nothing is fetched yet."""
+        self._array, self._count = array, count
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Fetches them."""
+        del copy  # nobody else has what was fetched
+        return np.asarray(self._array)[: self._count].astype(dtype or self._array.dtype)
+
+    def block_until_ready(self) -> "_Rows":
+        """Waits until they are computed."""
+        self._array.block_until_ready()
+        return self
+
+
+def _first_keys(keys: jax.Array, count: int) -> jax.Array:
+    """The first keys, bound to no device."""
+    data = np.asarray(jax.random.key_data(keys))[:count]
+    return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(keys))
+
+
+def _is_key(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from experiments.cli import CompilationCounter
+from experiments.trace import Trace
 
 # Of the agent, online and offline, whose compilations are counted.
 _FUNCTIONS = (
@@ -25,8 +26,13 @@ _FUNCTIONS = (
 class Speed:
     """Learning steps per second and compilations of a run, and the pace since the last restart."""
 
-    def __init__(self) -> None:
-        """Counts compilations from now on."""
+    def __init__(self, trace: Trace) -> None:
+        """Counts compilations from now on.
+
+        Args:
+            trace: that learning steps go into.
+        """
+        self._trace = trace
         self._compilations = CompilationCounter()
         self._compiled_before: dict[str, int] = {}
         # Of learning steps, each process's first, which compiles, left out.
@@ -42,7 +48,8 @@ class Speed:
             count: how many; with 0 nothing is measured.
         """
         start = time.perf_counter()
-        yield
+        with self._trace.learning_step() if count else contextlib.nullcontext():
+            yield
         if self._has_learned and count:
             self._seconds += time.perf_counter() - start
             self._steps += count

@@ -22,6 +22,7 @@ from absl import flags
 
 from experiments import (
     cli,
+    jax_settings,
     tabular_cost,
     tabular_environments,
     tabular_figures,
@@ -102,6 +103,7 @@ def make_flags() -> flags.FlagValues:
         **define,
     )
     flags.DEFINE_boolean("memory", False, "print what the run would take, and stop", **define)
+    jax_settings.define_flags(values)
     flags.DEFINE_boolean("figure", False, "run and draw the paper's comparison", **define)
     flags.DEFINE_list("methods", list(_PUBLISHED_METHODS), "compared by --figure", **define)
     flags.DEFINE_list(
@@ -293,6 +295,7 @@ def run(options) -> int:
     """Does what the flags ask for; returns the exit code."""
     if options.figure and options.inspect:
         raise ValueError("figure and inspect are two programs; leave one of the flags out")
+    cli.select_device(options.device)
     if options.env == "toy":
         unread = (name for name in make_flags() if name != "env")
         _check_read(options, "env 'toy', which prints a table", *unread)

@@ -6,7 +6,9 @@ E episodes.
 
 from typing import NamedTuple
 
-from experiments import cost
+import jax
+
+from experiments import cost, seeds
 from qusac_jax import _memory, posterior
 from qusac_jax.sparse import Sparse
 from qusac_jax.tabular import environments, experiment
@@ -30,7 +32,7 @@ class Memory(NamedTuple):
     """Bytes of a run, about."""
 
     environment: int  # the MDP's arrays
-    beliefs: int  # of all seeds
+    beliefs: int  # of all seeds, which begin on one device
     planning: int  # sampled MDPs and linear systems of the seeds that plan at once
     metrics: int  # of all episodes, and the policies of those between two reports
 
@@ -75,7 +77,7 @@ def memory(
     entries = num_states * num_actions * successors
     # Of the matrix of a policy: its rows, which stay apart by action in sparse form.
     system = entries if is_sparse else num_states**2
-    at_once = num_seeds if config.seed_axis == "vmap" else 1
+    at_once = _seeds_at_once(config, num_seeds)
     members = 1 if config.agent.method in _ONE_MDP else config.agent.num_members
     sampled = posterior.TABLE_ARRAYS * members * entries
     systems = _PLANNING_ARRAYS * (entries + members * system)
@@ -87,6 +89,14 @@ def memory(
         planning=at_once * _FLOAT * (sampled + systems),
         metrics=num_seeds * config.num_episodes * _METRIC_BYTES + _FLOAT * policies,
     )
+
+
+def _seeds_at_once(config: experiment.Config, num_seeds: int) -> int:
+    """Seeds that plan at the same time in one memory; devices of a CPU have one together."""
+    devices = jax.devices()
+    each = seeds.per_device(num_seeds, len(devices)) if config.seed_axis == "vmap" else 1
+    is_shared = devices[0].platform == "cpu"
+    return each * seeds.num_used(num_seeds, len(devices)) if is_shared else each
 
 
 def check_memory(

@@ -14,6 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import cli, cost
+from experiments import seeds as spread
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax.checkpoint import Checkpointer
 from qusac_jax.tabular import environments, experiment
@@ -50,6 +51,7 @@ def run(
         ValueError: if `workdir` belongs to another run, has no checkpoint to continue from, or has
             more episodes than the run is to have.
     """
+    placement = spread.placement(len(seeds), jax.devices())
     directory = RunDirectory(
         workdir,
         {
@@ -81,11 +83,16 @@ def run(
     directory.accept(begun.num_episodes)
     method = config.agent.method
     label = f"{environment.name} {length} {method}" if length else f"{environment.name} {method}"
-    progress, stopped_by, timestamps = begun, None, []
+    progress = first = begun
+    if placement is not None:
+        metrics = spread.filled(begun.metrics, placement)
+        progress = first = experiment.Progress(metrics, spread.placed(begun.state, placement))
+    stopped_by, timestamps = None, []
     saved_at = time.perf_counter()
     bar = progress_bar(total=config.num_episodes, initial=begun.num_episodes, label=label)
     with bar, cli.stop_signals() as stopped:
-        for progress in experiment.advance(environment, begun, config=config):
+        mesh = None if placement is None else placement.mesh
+        for progress in experiment.advance(environment, first, config=config, mesh=mesh):
             timestamps.append((progress.num_episodes, time.perf_counter()))
             bar.update(progress.num_episodes - bar.n)
             if len(timestamps) == _TIMED_CHUNKS:
@@ -94,8 +101,9 @@ def run(
             if stopped_by is not None:
                 break
             if timestamps[-1][1] - saved_at > _SECONDS_BETWEEN_CHECKPOINTS:
-                _save(checkpointer, directory, progress)
+                _save(checkpointer, directory, spread.real(progress, placement))
                 saved_at = time.perf_counter()
+        progress = spread.real(progress, placement)
         _save(checkpointer, directory, progress)
     checkpointer.close()
     is_written = directory.read_summary().get("num_episodes") == progress.num_episodes

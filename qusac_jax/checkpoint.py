@@ -94,7 +94,8 @@ class Checkpointer:
         """Reads a checkpoint.
 
         Args:
-            device: pytree with the structure, shapes, dtypes and shardings to restore.
+            device: pytree with the structure, shapes, dtypes and shardings to restore; NumPy arrays
+                where they are to stay on the host.
             host: the same for the NumPy part; only structure counts, the saved shapes win.
             step: which one; default the latest.
 
@@ -132,10 +133,7 @@ class Checkpointer:
                 f"there is no checkpoint {step} in {self._directory}; there are {steps}"
             )
         _verify(self._directory / str(step))
-        target = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-            jax.tree.map(_key_to_data, device),
-        )
+        target = jax.tree.map(_restored_like, jax.tree.map(_key_to_data, device))
         try:
             read = self._open().restore(
                 step,
@@ -220,6 +218,12 @@ def _verify(directory: pathlib.Path) -> None:
             "is missing. Nothing was changed; use an older checkpoint (--resume=latest_good), or "
             "another workdir"
         )
+
+
+def _restored_like(x: Any) -> Any:
+    if isinstance(x, np.ndarray):
+        return x
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
 
 
 def _is_key(x: Any) -> bool:

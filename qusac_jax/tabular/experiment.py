@@ -145,7 +145,9 @@ def episode(
 
 
 @functools.partial(
-    jax.jit, static_argnames=("num_episodes", "episode_length", "config"), donate_argnames="state"
+    jax.jit,
+    static_argnames=("num_episodes", "episode_length", "config", "mesh"),
+    donate_argnames="state",
 )
 def run_chunk(
     environment: DeviceEnvironment,
@@ -154,6 +156,7 @@ def run_chunk(
     num_episodes: int,
     episode_length: int,
     config: Config,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> tuple[State, Metrics]:
     """Some episodes of all seeds, as one compiled scan.
 
@@ -163,12 +166,13 @@ def run_chunk(
         num_episodes: static.
         episode_length: static.
         config: static.
+        mesh: static; devices along one axis, each with its share of the seeds; None for one.
 
     Returns:
         The new state and metrics `[R, num_episodes]`.
     """
 
-    def run_seed(state):
+    def run_seed(environment, state):
         def body(state, _):
             return episode(environment, state, episode_length=episode_length, config=config)
 
@@ -176,9 +180,22 @@ def run_chunk(
         expected = expected_return(environment, played.policy, episode_length=episode_length)
         return state, Metrics(played.episode_return, expected, played.steps)
 
-    if config.seed_axis == "map":
-        return jax.lax.map(run_seed, state)
-    return jax.vmap(run_seed)(state)
+    def run_seeds(environment, state):
+        one = functools.partial(run_seed, environment)
+        return jax.lax.map(one, state) if config.seed_axis == "map" else jax.vmap(one)(state)
+
+    if mesh is None:
+        return run_seeds(environment, state)
+    # Nothing passes between devices, which the partitioner does not see of linear solvers.
+    everywhere, by_seed = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec(*mesh.axis_names)
+    spread = jax.shard_map(
+        run_seeds,
+        mesh=mesh,
+        in_specs=(everywhere, by_seed),
+        out_specs=by_seed,
+        check_vma=False,  # loops begin with constants, which are no device's own
+    )
+    return spread(environment, state)
 
 
 def begin(environment: Environment, seeds: Sequence[int], *, config: Config) -> Progress:
@@ -205,7 +222,13 @@ def begin(environment: Environment, seeds: Sequence[int], *, config: Config) -> 
     )
 
 
-def advance(environment: Environment, progress: Progress, *, config: Config) -> Iterator[Progress]:
+def advance(
+    environment: Environment,
+    progress: Progress,
+    *,
+    config: Config,
+    mesh: jax.sharding.Mesh | None = None,
+) -> Iterator[Progress]:
     """Goes on with a run and yields it about `config.num_chunks` times in a whole run.
 
     Stop asking and the run stops; hand the last `Progress` in again and it goes on with the same
@@ -216,6 +239,8 @@ def advance(environment: Environment, progress: Progress, *, config: Config) -> 
         progress: from `begin` or from here. Its `state` is donated: copy what is to be kept before
             the next one is asked for.
         config: of the run.
+        mesh: devices along one axis, whose size divides R, for the seeds to be spread over; None
+            for one device.
 
     Yields:
         The run so far, for the last time when all episodes are done.
@@ -232,6 +257,7 @@ def advance(environment: Environment, progress: Progress, *, config: Config) -> 
             num_episodes=min(chunk, config.num_episodes - done),
             episode_length=environment.episode_length,
             config=config_of_chunk,
+            mesh=mesh,
         )
         new = jax.device_get(new)
         metrics = jax.tree.map(lambda old, new: np.concatenate([old, new], 1), metrics, new)
