@@ -48,6 +48,7 @@ def rows_of(path):
     return rows
 
 
+@pytest.mark.slow
 def test_updates_become_a_row_for_each_number_of_seeds(tiny, tmp_path, capsys):
     files = [f"--json={tmp_path / 'rows.json'}", f"--markdown={tmp_path / 'table.md'}"]
     arguments = ["--quick", "--case=agent_update", "--method=sac", "--num_seeds=1,2", "--repeat=2"]
@@ -75,6 +76,7 @@ def test_every_case_of_a_quick_table_has_a_row(tiny, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_xla_counts_the_products_that_cost_counts_by_hand():
     config = dataclasses.replace(
         presets.get("qusac"),

@@ -57,6 +57,7 @@ def both(tmp_path_factory):
     return runs
 
 
+@pytest.mark.slow
 def test_transitions_are_those_of_the_loop_on_the_host(both):
     host, device = ([*each._state.replay.data, each._action] for each in both)
     for here, there in zip(device, host, strict=True):

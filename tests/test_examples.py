@@ -34,7 +34,8 @@ def test_every_example_is_listed():
     assert sorted(path.stem for path in (ROOT / "examples").glob("*.py")) == sorted(EXAMPLES)
 
 
-@pytest.mark.parametrize("name", [pytest.param("own_loop", marks=pytest.mark.slow), "ube_in_jax"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_example_prints_finite_numbers(name):
     words = [word for line in printed(name) for word in line]
     assert words
@@ -56,6 +57,7 @@ def test_own_loop_plays_whole_episodes_with_the_rewards_of_the_task():
     assert all(-3_300 < value < 0 for value in returns)
 
 
+@pytest.mark.slow
 def test_ube_in_jax_agrees_with_itself_and_with_the_sampled_values():
     eager, jitted, ensemble, closed_form, over_policies = (
         rows("ube_in_jax", label)[0]
@@ -71,6 +73,7 @@ def test_ube_in_jax_agrees_with_itself_and_with_the_sampled_values():
     assert len(set(over_policies)) == 4
 
 
+@pytest.mark.slow
 def test_ube_in_jax_is_better_with_few_members_and_another_thing_with_cycles():
     ((exact, ensemble),) = rows("ube_in_jax", "few_members")
     # Of normal values the variance of N = 5 has the relative bias -1/N and the standard deviation

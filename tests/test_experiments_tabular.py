@@ -237,6 +237,7 @@ def test_maps_of_a_column_have_one_colour_scale():
     assert [axis.images[0].get_clim() for axis in axes[:, 0]] == [(0.0, 5.0)] * 2
 
 
+@pytest.mark.slow
 def test_inspect_draws_heat_maps(tmp_path):
     options = ("--length=4", "--inspect", "--inspect_episodes=2,4", f"--workdir={tmp_path}")
     assert run(*options) == 0

@@ -125,6 +125,7 @@ def test_seeds_on_two_devices_are_those_on_one(finished, tmp_path):
     assert compilations[0] == compilations[1]
 
 
+@pytest.mark.slow
 def test_a_seed_alone_is_the_seed_among_others(finished, tmp_path):
     workdir = tmp_path / "run"
     code, out, err = run(*TINY, "--num_seeds=1", "--seed=1", f"--workdir={workdir}")

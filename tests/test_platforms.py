@@ -102,6 +102,7 @@ def test_tabular_experiment(method):
     assert_lowers(lambda keys: raw(run(keys)), raw_keys(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qusac", "exact_ube", "mbpo", "sac"])
 def test_deep_agent(name):
     config = small(presets.PRESETS.get(name) or Config(method=name))
@@ -127,6 +128,7 @@ def test_deep_agent(name):
         assert_lowers(call, state._replace(key=None), raw_keys(2), *arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qusac", "sac"])
 def test_whole_run_on_the_device(name):
     config = small(presets.PRESETS[name])

@@ -73,6 +73,7 @@ def alone():
     return Runner(SMALL, mapped=False)
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_equal_seeds_alone(alone):
     keys = jax.random.split(jax.random.key(0), 2)
     transitions = [random_transitions(i) for i in range(2)]
@@ -125,6 +126,7 @@ def test_before_the_first_rollouts_the_log_is_about_states_of_D(alone):
     np.testing.assert_allclose(values[1], values[2], rtol=0.2)
 
 
+@pytest.mark.slow
 def test_every_critic_learns_from_the_data_of_its_member():
     # Rewards i in D_i and discount 0: critic i must say i, whatever D_model holds.
     config = dataclasses.replace(

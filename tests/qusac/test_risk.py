@@ -44,6 +44,7 @@ def test_mistakes_are_named_when_the_config_is_made(text, message):
         Config(risk_schedule=text)
 
 
+@pytest.mark.slow
 def test_the_actor_is_trained_with_the_risk_of_its_update():
     config = Config(
         method="ensemble_var",
