@@ -55,6 +55,7 @@ def called_elsewhere(file, tmp_path, *arguments):
     return np.load(out), result.stdout
 
 
+@pytest.mark.slow
 def test_the_file_gives_the_same_actions_without_the_library(saved, tmp_path):
     file = qusac_jax.export_policy(saved, tmp_path / "policy.stablehlo", seed_index=1)
     actions, platforms = called_elsewhere(file, tmp_path, OBSERVATIONS)

@@ -183,9 +183,10 @@ def test_policy_that_is_not_there_is_named(tmp_path):
         qusac_jax.load_policy(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGKILL, -9), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+    [(signal.SIGKILL, -9), (signal.SIGTERM, 143)],
 )
 def test_interrupted_and_continued_equals_undisturbed(finished, tmp_path, number, code):
     workdir = tmp_path / "interrupted"

@@ -200,22 +200,18 @@ def test_values_that_are_not_finite_stop_the_loop_on_the_host():
         env.step(np.zeros((1, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task",
     [
         "inverted_pendulum:spring",
-        *(
-            pytest.param(task, marks=pytest.mark.slow)
-            for task in (
-                "inverted_pendulum",
-                "hopper:spring",
-                "hopper",
-                "walker2d:spring",
-                "halfcheetah:spring",
-                "ant:spring",
-                "inverted_double_pendulum:spring",
-            )
-        ),
+        "inverted_pendulum",
+        "hopper:spring",
+        "hopper",
+        "walker2d:spring",
+        "halfcheetah:spring",
+        "ant:spring",
+        "inverted_double_pendulum:spring",
     ],
 )
 def test_brax_tasks_end_where_their_termination_says(task):

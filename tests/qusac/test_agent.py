@@ -248,6 +248,7 @@ def test_local_uncertainty_of_predicted_ends_is_that_of_rewards(method):
     assert local[True] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mbpo", "paper_mbpo", "mopo", "combo", "sac"])
 def test_presets_run(name):
     config = small(presets.get(name))

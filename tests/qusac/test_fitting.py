@@ -369,6 +369,7 @@ def test_bounds_of_the_variances_move_only_where_they_are_learned(learn):
     assert moved == [learn, learn]
 
 
+@pytest.mark.slow
 def test_by_the_mean_a_noisy_reward_stops_the_fit_and_all_members_keep_the_same_epoch():
     data = linear_gaussian(jax.random.key(0), CAPACITY)
     noise = 100.0 * jax.random.normal(jax.random.key(4), (CAPACITY,))

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import networks, replay
@@ -27,6 +28,7 @@ def test_combo_lowers_values_on_model_data_and_raises_them_on_real_data():
     np.testing.assert_allclose(gradient, expected)
 
 
+@pytest.mark.slow
 def test_critics_trained_with_it_separate_the_first_transitions_of_a_batch_from_the_others():
     config = Config(
         method="ensemble_mean",
