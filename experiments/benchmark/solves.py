@@ -78,14 +78,20 @@ def _measure_solve(
 ) -> Measurement:
     seeds = jnp.arange(num_seeds)
     problems = jax.jit(jax.vmap(lambda seed: dense_problem(num_states, seed)))(seeds)
-    solve = jax.jit(jax.vmap(functools.partial(_METHODS[method], discount=_DISCOUNT)))
+    solve = functools.partial(_METHODS[method], discount=_DISCOUNT)
+    if num_seeds == 1:  # as one problem is solved
+        problems = jax.tree.map(lambda leaf: leaf[0], problems)
+    else:
+        solve = jax.vmap(solve)
+    solve = jax.jit(solve)
     compiled = measure.compile_for(solve, *problems)
     timing = measure.timed(lambda: jax.block_until_ready(compiled.call(*problems)), setting.repeat)
     counted = compiled.work(limits, per_iteration=num_seeds, per_call=num_seeds)
     baseline = None
     if setting.has_baselines:
         # Only the first: the reference takes one problem after the other.
-        problem = jax.tree.map(lambda leaf: np.asarray(leaf[0], np.float64), problems)
+        first = problems if num_seeds == 1 else jax.tree.map(lambda leaf: leaf[0], problems)
+        problem = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), first)
         with baselines.numpy_threads() as name:
             seconds = measure.timed(lambda: solve_by_numpy(method, *problem), setting.repeat)
         baseline = Baseline(name, 1 / statistics.median(seconds.seconds))
