@@ -130,7 +130,7 @@ def _exit_code(main: Callable[[], int | None]) -> int:
 
 
 def select_device(kind: str) -> list[Any]:
-    """The devices of that kind, which become JAX's only ones.
+    """The devices of that kind in this process, which become JAX's only ones.
 
     Args:
         kind: cpu, gpu, tpu, or auto for the best there is.
@@ -141,7 +141,7 @@ def select_device(kind: str) -> list[Any]:
     if kind != "auto":
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(kind, kind))
     try:
-        return jax.devices()
+        return jax.local_devices()
     except (RuntimeError, AssertionError) as error:  # the latter from jax without any plugin
         raise ValueError(
             f"device {kind!r} is not there or its jax plugin is not installed; use --device=cpu, "

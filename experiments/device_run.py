@@ -41,9 +41,11 @@ class DeviceRun(OnlineRun):
             reward_threshold=setup.reward_threshold,
         )
         shardings: dict[str, Any] = {}
+        self._everywhere = None
         if self._placement is not None:
             placed = self._placement.sharding
             everywhere = jax.sharding.NamedSharding(placed.mesh, jax.sharding.PartitionSpec())
+            self._everywhere = everywhere
             # The axis of seeds is the second one of the returns.
             returns = jax.sharding.NamedSharding(
                 placed.mesh, jax.sharding.PartitionSpec(None, *placed.spec)
@@ -70,7 +72,9 @@ class DeviceRun(OnlineRun):
         with self._speed.learning_step(int(plan.learn.sum())):
             host = self._env.streams, jnp.asarray(self._action)
             host = seeds.filled(host, self._placement)
-            self._state, streams, action, report = self._run_steps(self._state, *host, plan)
+            self._state, streams, action, report = self._run_steps(
+                self._state, *host, seeds.sent(plan, self._everywhere)
+            )
             self._action = np.asarray(action)[: len(self._seeds)]
         self._env.streams = seeds.real(streams, self._placement)
         self.step = last
@@ -89,7 +93,7 @@ class DeviceRun(OnlineRun):
             self._note_fit(report.fit)
         metrics = report.metrics if plan.learn.any() else {}
         self._finite.check_action(self.step, self._action, metrics)
-        returns = np.asarray(report.last_return, float).T
+        returns = np.asarray(report.last_return, float)
         self._last_return = np.where(np.isnan(returns), self._last_return, returns)
         self._rewarded_steps = self._rewarded_steps + np.asarray(report.rewarded_steps)
 

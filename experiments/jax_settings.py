@@ -12,6 +12,8 @@ from typing import Any
 import jax
 from absl import flags
 
+from experiments import processes
+
 _CONFIG: Any = jax.config  # has an attribute for each setting
 _OFF = "off"
 _CACHE_SIZE = 2**30  # bytes; the programs of a run take 2 to 20 million
@@ -58,6 +60,8 @@ def apply(options: Any) -> None:
             os.environ["XLA_FLAGS"] = f"{given} {_DETERMINISTIC}".strip()
     if "compilation_cache" in options:
         _set_cache(options.compilation_cache)
+    if "distributed" in options:
+        processes.connect(options)
 
 
 def _set_cache(given: str | None) -> None:

@@ -73,13 +73,15 @@ class OfflineRun(Run):
         dynamics, report = self._fit(state)
         self._note_fit(report)
         self._state = self._state._replace(dynamics=dynamics)
-        fitted = seeds.real(dynamics, self._placement)
-        Checkpointer(path).save(0, fitted, self._fit_figures(), self._dynamics_identity())
+        fitted = self._processes.for_checkpoint(dynamics, self._placement)
+        figures = self._processes.joined(self._fit_figures())
+        Checkpointer(path).save(0, fitted, figures, self._dynamics_identity())
 
     def _take_dynamics(self, path: pathlib.Path) -> None:
         """Restores the fitted dynamics of a run on the same dataset with the same seeds."""
         try:
-            like = seeds.like(self._state.dynamics, self._placement)
+            own = self._state.dynamics
+            like = self._processes.like(own, self._placement)
             restored = Checkpointer(path).restore(like, self._fit_figures())
         except CheckpointError as error:
             raise ValueError(
@@ -99,8 +101,10 @@ class OfflineRun(Run):
             )
         # Through the host: what Orbax restores is bound to its device, and a state of bound and
         # free arrays would be compiled for twice.
-        self._state = self._state._replace(dynamics=seeds.placed(restored.device, self._placement))
-        self._fit_mse, self._fit_epochs = restored.host["mse"], restored.host["epochs"]
+        taken = self._processes.own(restored.device, own, self._placement)
+        self._state = self._state._replace(dynamics=seeds.placed(taken, self._placement))
+        figures = jax.tree.map(self._processes.share, restored.host)
+        self._fit_mse, self._fit_epochs = figures["mse"], figures["epochs"]
 
     def _fit_figures(self) -> dict[str, np.ndarray]:
         return {"mse": self._fit_mse, "epochs": self._fit_epochs}
@@ -109,7 +113,7 @@ class OfflineRun(Run):
         """What fitted dynamics depend on, as JSON gives it back."""
         return {
             "sha256": self._dataset.sha256,
-            "seeds": self._seeds,
+            "seeds": self._processes.joined_lists(self._seeds),
             "num_members": self._config.num_members,
             "batch_size": self._config.batch_size,
             "dynamics": {
@@ -158,18 +162,22 @@ class OfflineRun(Run):
         if reference is not None:
             returns = np.array([curve.final_task_return for curve in curves])
             summary["final_scores"] = datasets.normalized_score(returns, reference).tolist()
-        if self._ends.is_needed:
-            summary["termination_disagreements"] = self._ends.state()
         return summary
+
+    def _counts(self) -> dict[str, Any]:
+        return {"termination_disagreements": self._ends.state()} if self._ends.is_needed else {}
 
     def _draw(self) -> None:
         episodes = self._evaluator.run(self._state.actor)
-        q, std = self._values_at(self._state, episodes.first_observation)
+        q, std = map(np.asarray, self._values_at(self._state, episodes.first_observation))
+        all_seeds, *values = self._processes.joined(
+            (np.asarray(self._seeds), q, std, episodes.discounted_return)
+        )
+        if not self._processes.is_first:
+            return
         calibration_figure.draw(
-            calibration_figure.Predictions(
-                np.asarray(q), np.asarray(std), episodes.discounted_return
-            ),
-            self._seeds,
+            calibration_figure.Predictions(*values),
+            all_seeds.tolist(),
             self._directory.path / "calibration.png",
         )
 

@@ -4,7 +4,6 @@ Axes: R seeds, O observation size, A action size.
 """
 
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,7 +11,6 @@ import numpy as np
 
 from experiments import cost, handover, seeds
 from experiments.run import Run
-from experiments.run_reader import Curve
 from experiments.run_setup import Setup
 from experiments.termination_check import TerminationCheck
 from qusac_jax import environments, qusac
@@ -44,7 +42,7 @@ class OnlineRun(Run):
         self._action = np.asarray(
             self._act(self._state.actor, self._observation, self._program_keys)
         )
-        self._last_return = np.full((2, len(self._seeds)), np.nan)
+        self._last_return = np.full((len(self._seeds), 2), np.nan)
         self._rewarded_steps = np.zeros(len(self._seeds), np.int64)
 
     def prepare(self) -> None:
@@ -115,22 +113,21 @@ class OnlineRun(Run):
     def _note_rewards(self, result: environments.StepResult) -> None:
         self._rewarded_steps += result.reward > self._setup.reward_threshold
         ended = ~np.isnan(result.episode_return)
-        self._last_return[0, ended] = result.episode_return[ended]
-        self._last_return[1, ended] = result.episode_task_return[ended]
+        self._last_return[ended, 0] = result.episode_return[ended]
+        self._last_return[ended, 1] = result.episode_task_return[ended]
 
     def _training_columns(self) -> dict[str, np.ndarray]:
         return {
-            "train_return": self._last_return[0],
-            "train_task_return": self._last_return[1],
+            "train_return": self._last_return[:, 0],
+            "train_task_return": self._last_return[:, 1],
             "rewarded_steps": self._rewarded_steps,
         }
 
-    def _summary(self, curves: Sequence[Curve]) -> dict[str, Any]:
-        del curves
-        summary: dict[str, Any] = {"rewarded_steps": self._rewarded_steps.tolist()}
+    def _counts(self) -> dict[str, Any]:
+        counts: dict[str, Any] = {"rewarded_steps": self._rewarded_steps.tolist()}
         if self._ends.is_needed:
-            summary["termination_disagreements"] = self._ends.state()
-        return summary
+            counts["termination_disagreements"] = self._ends.state()
+        return counts
 
     def _look_at_data(self) -> None:
         self._ends.update(self._state.replay, self.step, f"step {self.step}")
@@ -139,7 +136,7 @@ class OnlineRun(Run):
         return {"terminations": self._ends.state()}
 
     def _set_metadata(self, metadata: dict[str, Any]) -> None:
-        self._ends.restore(metadata.get("terminations", {}), self.step)
+        self._ends.restore(metadata.get("terminations", {}), self.step, self._processes.share)
 
     def _host_state(self) -> dict[str, Any]:
         return {

@@ -10,9 +10,18 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import cli, config_file, cost, evaluation, jax_settings, wandb_logger
+from experiments import (
+    cli,
+    config_file,
+    cost,
+    evaluation,
+    jax_settings,
+    processes,
+    wandb_logger,
+)
+from experiments.processes import Processes
 from experiments.run import Run
-from experiments.run_directory import RunDirectory, describe_program
+from experiments.run_directory import FollowedDirectory, RunDirectory, describe_program
 from experiments.run_setup import Setup
 from experiments.trace import Trace
 from qusac_jax import environments, qusac
@@ -93,6 +102,7 @@ def define_flags(
         **define,
     )
     jax_settings.define_flags(values)
+    processes.define_flags(values)
     flags.DEFINE_boolean("video", False, "at the end write an episode as mp4 and GIF", **define)
     flags.DEFINE_boolean(
         "wandb", False, "log to Weights & Biases too; WANDB_MODE=offline needs no account", **define
@@ -213,55 +223,68 @@ def train(
         The exit code, None for 0.
     """
     devices = cli.select_device(options.device)
-    task = task_of(options, spec, config)
-    check_environment(options, spec.name)
-    if options.memory:
-        print(cost.describe_memory(config, task, options.num_seeds, devices))
-        return None
-    cost.check_memory(config, task, options.num_seeds, devices)
-    workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
-    directory = RunDirectory(
-        workdir, description(options, spec, config, about) | describe_program()
-    )
-    if options.wandb:
-        directory.add_logger(wandb_logger.Wandb)
-    # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
-    with cli.stop_signals(stops_within) as stopped, Trace(options.profile) as trace:
+    everyone = Processes()
+    with everyone.together(), everyone.quiet():
+        own_seeds = everyone.share(range(options.seed, options.seed + options.num_seeds))
+        devices = everyone.devices(len(own_seeds), devices)
+        task = task_of(options, spec, config)
+        check_environment(options, spec.name)
+        if options.memory:
+            print(cost.describe_memory(config, task, len(own_seeds), devices))
+            return None
+        cost.check_memory(config, task, len(own_seeds), devices)
+        workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
+        directory = _open(everyone, workdir, description(options, spec, config, about))
+        if options.wandb:
+            directory.add_logger(wandb_logger.Wandb)
         print(f"run directory: {workdir}", flush=True)
-        run = make(
-            Setup(
-                directory,
-                spec.name,
-                config,
-                task,
-                seeds=range(options.seed, options.seed + options.num_seeds),
-                num_steps=options.num_steps,
-                action_cost=spec.action_cost,
-                eval_every=options.eval_every,
-                eval_episodes=options.eval_episodes,
-                checkpoint_every=options.checkpoint_every,
-                reward_threshold=options.reward_threshold,
-                devices=devices,
-                keep_checkpoints=options.keep_checkpoints,
-                restarts_env=options.resume_env == "restart",
-                trace=trace,
-            )
+        trace = Trace(options.profile)
+        setup = Setup(
+            directory,
+            spec.name,
+            config,
+            task,
+            seeds=own_seeds,
+            num_steps=options.num_steps,
+            action_cost=spec.action_cost,
+            eval_every=options.eval_every,
+            eval_episodes=options.eval_episodes,
+            checkpoint_every=options.checkpoint_every,
+            reward_threshold=options.reward_threshold,
+            devices=devices,
+            keep_checkpoints=options.keep_checkpoints,
+            restarts_env=options.resume_env == "restart",
+            processes=everyone,
+            trace=trace,
         )
-        run.resume(options.resume)
-        if stopped() is None:
-            run.prepare()
-        signal_number = run.train(stopped)
-        if signal_number is None:  # all is saved, what is left takes seconds
-            named = {"env": spec.name, "method": config.method, "preset": options.preset}
-            run.finish({**named, "num_seeds": options.num_seeds})
-    if signal_number is not None:
-        print(f"stopped at step {run.step}; the same command with --workdir={workdir} continues")
-        return 128 + signal_number
-    print(f"done: summary.json, learning_curve.png and policy are in {workdir}")
-    if options.video:
-        run.record_video(directory.path / "episode.mp4")
-    directory.close()
-    return None
+        # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
+        with cli.stop_signals(stops_within) as came, trace:
+            run = make(setup)
+            run.resume(options.resume)
+            stopped = processes.stopped_together(everyone, came)
+            if stopped() is None:
+                run.prepare()
+            signal_number = run.train(stopped)
+            if signal_number is None:  # all is saved, what is left takes seconds
+                named = {"env": spec.name, "method": config.method, "preset": options.preset}
+                run.finish({**named, "num_seeds": options.num_seeds})
+        if signal_number is not None:
+            again = f"the same command with --workdir={workdir} continues"
+            print(f"stopped at step {run.step}; {again}")
+            return 128 + signal_number
+        print(f"done: summary.json, learning_curve.png and policy are in {workdir}")
+        if options.video and everyone.is_first:
+            run.record_video(directory.path / "episode.mp4")
+        directory.close()
+        return None
+
+
+def _open(everyone: Processes, path: pathlib.Path, about: dict[str, Any]) -> RunDirectory:
+    """The run's directory, made by the first process."""
+    about |= describe_program()
+    first = RunDirectory(path, about) if everyone.is_first else None
+    path = pathlib.Path(everyone.gather(str(path.absolute()))[0])  # its name may have the time
+    return first or FollowedDirectory(path, about)
 
 
 def description(

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import plot, report, run_reader, seeds
+from experiments import plot, processes, report, run_reader, seeds
 from experiments.evaluation import Evaluation
 from experiments.evaluator import Evaluator
 from experiments.finite_check import FiniteCheck
@@ -28,6 +28,7 @@ from experiments.speed import Speed
 from qusac_jax import environments, qusac
 from qusac_jax.policy import save_policy
 from qusac_jax.qusac.fitting import FitReport
+from qusac_jax.qusac.networks import Params
 
 
 class Run(abc.ABC):
@@ -42,6 +43,7 @@ class Run(abc.ABC):
         self._config, self._task = setup.config, setup.task
         self._seeds = list(setup.seeds)
         self._num_steps = setup.num_steps
+        self._processes = setup.processes
         self._placement = seeds.placement(len(self._seeds), setup.devices)
         self._mapped = functools.partial(seeds.mapped, placement=self._placement)
         self._evaluator = self._Evaluator(setup, self._placement)
@@ -105,8 +107,12 @@ class Run(abc.ABC):
         del curves
         return {}
 
+    def _counts(self) -> dict[str, Any]:
+        """What summary.json holds beside that: lists `[R]`, JSON-compatible."""
+        return {}
+
     def _draw(self) -> None:
-        """Draws figures beside the learning curve."""
+        """Draws figures beside the learning curve, on the first process."""
         return
 
     def resume(self, mode: str) -> None:
@@ -122,10 +128,11 @@ class Run(abc.ABC):
         checkpoints = self._checkpoints
         if not checkpoints.can_continue(mode):
             return
-        like = seeds.like(self._state, self._placement)
+        like = self._processes.like(self._state, self._placement)
         restored = checkpoints.restore(mode, like, self._all_host_state())
         self.step = restored.step
-        self._state, host = seeds.continued(restored.device, self._placement), restored.host
+        self._state = self._processes.own(restored.device, self._state, self._placement)
+        host = jax.tree.map(self._processes.share, restored.host)
         self._set_host_state(host)
         self._set_metadata(restored.metadata)
         if checkpoints.restarts_env:
@@ -169,7 +176,7 @@ class Run(abc.ABC):
             total=self._num_steps,
             initial=self.step,
             unit="step",
-            disable=not sys.stderr.isatty(),
+            disable=not (sys.stderr.isatty() and self._processes.is_first),
             dynamic_ncols=True,
         )
         self._bar = bar
@@ -182,7 +189,7 @@ class Run(abc.ABC):
                 bar.update(self.step - before)
                 if self.step % self._setup.eval_every == 0 or self.step == self._num_steps:
                     self._evaluate(bar, metrics)
-                number = stopped()
+                number = stopped() if self._is_agreed_on(before) else None
                 if number is not None:
                     self._save()
                     return number
@@ -191,36 +198,54 @@ class Run(abc.ABC):
             self._save()
         return None
 
+    def _is_agreed_on(self, before: int) -> bool:
+        """Whether signals are answered after the steps from `before` to now."""
+        every = processes.EVERY if self._processes.count > 1 else 1
+        return before // every != self.step // every or self.step == self._num_steps
+
     def finish(self, about: dict[str, Any]) -> None:
         """Writes the policy, summary.json and the learning curve.
 
         The final returns are those of the last evaluation in metrics.csv, as in plots and tables.
         """
+        actor = self._processes.joined(seeds.real(self._state.actor, self._placement))
+        about_seeds = {"seeds": self._seeds, "counts": self._counts()}
+        joined = self._processes.joined_lists(about_seeds)
+        if self._processes.is_first:
+            self._write_results(about, actor, joined["seeds"], joined["counts"])
+        self._draw()
+        self._checkpoints.close()
+
+    def _write_results(
+        self, about: dict[str, Any], actor: Params, run_seeds: list[int], counts: dict[str, Any]
+    ) -> None:
+        """The files of `finish`, of the seeds of all processes."""
         spec = self._evaluator.envs.spec
         save_policy(
             self._directory.path / "policy",
-            seeds.real(self._state.actor, self._placement),
+            actor,
             hidden=self._config.actor_hidden,
             action_low=spec.action_low,
             action_high=spec.action_high,
             metadata={
                 "env": spec.name,
                 "action_cost": spec.action_cost,
-                "seeds": self._seeds,
+                "seeds": run_seeds,
                 "step": self.step,
             },
         )
         curves = run_reader.read_runs([self._directory.path])
         rate = self._speed.learning_rate()
-        updates = self._updates_per_call * len(self._seeds)
+        updates = self._updates_per_call * len(run_seeds)
         self._directory.write_summary(
             {
                 **about,
-                "seeds": self._seeds,
+                "seeds": run_seeds,
                 "steps": self.step,
                 "final_returns": [curve.final_return for curve in curves],
                 "final_task_returns": [curve.final_task_return for curve in curves],
                 **self._summary(curves),
+                **counts,
                 **self._checkpoints.summary(),
                 "updates_per_second": None if rate is None else rate * updates,
                 "compilations": self._speed.compilations(),
@@ -229,8 +254,6 @@ class Run(abc.ABC):
         plot.plot_learning_curves(
             [self._directory.path], self._directory.path / "learning_curve.png"
         )
-        self._draw()
-        self._checkpoints.close()
 
     def record_video(self, path: pathlib.Path) -> None:
         """Writes one episode of the first seed with the mean action, as an mp4 and a GIF."""
@@ -276,12 +299,14 @@ class Run(abc.ABC):
             },
             update,
         )
+        rows = [row for part in self._processes.gather(rows) for row in part]
         timing = {
             "steps_per_second": rate,
             "learning_steps_per_second": self._speed.learning_rate(),
         }
         self._directory.log(rows, {name: value for name, value in timing.items() if value})
-        report.tell(bar, rows, rate)
+        if self._processes.is_first:
+            report.tell(bar, rows, rate)
         self._speed.restart(self.step)
 
     def _all_host_state(self) -> dict[str, Any]:
@@ -296,6 +321,7 @@ class Run(abc.ABC):
         """Writes a checkpoint, unless it could not be continued."""
         self._finite.check_state(self.step, self._state)
         self._look_at_data()
-        metadata = {"speed": self._speed.state(), **self._metadata()}
-        state = seeds.real(self._state, self._placement)
-        self._checkpoints.save(self.step, state, self._all_host_state(), metadata)
+        metadata = self._processes.joined_lists({"speed": self._speed.state(), **self._metadata()})
+        host = self._processes.joined(self._all_host_state())
+        state = self._processes.for_checkpoint(self._state, self._placement)
+        self._checkpoints.save(self.step, state, host, metadata)

@@ -17,6 +17,7 @@ class RunCheckpoints:
     def __init__(self, setup: Setup):
         """Of a run; nothing is read or written."""
         self._directory = setup.directory
+        self._is_first = setup.processes.is_first
         self._num_steps = setup.num_steps
         self._checkpointer = Checkpointer(
             setup.directory.checkpoints, max_to_keep=setup.keep_checkpoints
@@ -35,7 +36,8 @@ class RunCheckpoints:
         """
         steps = self._checkpointer.steps()
         if not steps:
-            self._start_over(mode)
+            if self._is_first:
+                self._start_over(mode)
             return False
         if mode == "never":
             raise ValueError(

@@ -203,6 +203,47 @@ class RunDirectory:
         self._lock.close()
 
 
+class FollowedDirectory(RunDirectory):
+    """The directory of a run of several processes in those that write no files."""
+
+    def __init__(self, path: str | pathlib.Path, config: dict[str, Any]):
+        """Checks that it is there; arguments as for `RunDirectory`.
+
+        Raises:
+            ValueError: if it is not, or belongs to a run with other values.
+        """
+        self.path = pathlib.Path(path).absolute()
+        self._config = json.loads(json.dumps(config))
+        self._loggers = []
+        if not (self.path / "config.json").is_file():
+            raise ValueError(
+                f"workdir {str(path)!r}, which the first process made, is not here; choose one on "
+                "a file system that all processes see"
+            )
+        self.previous = previous_config(path, config)
+
+    def add_logger(self, make: Callable[[pathlib.Path, dict[str, Any]], Logger]) -> None:
+        """Does nothing, as the first process does it; so do those that follow."""
+
+    def accept(self, done: int) -> None:
+        """Nothing."""
+
+    def rewind(self, metrics_size: int, step: int) -> None:
+        """Nothing."""
+
+    def log(self, rows: list[dict[str, float]], timing: dict[str, float]) -> None:
+        """Nothing."""
+
+    def log_video(self, step: int, seed: int, path: pathlib.Path) -> None:
+        """Nothing."""
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
 def previous_config(path: str | pathlib.Path, config: dict[str, Any]) -> dict[str, Any]:
     """The config.json of a directory; nothing where there is none.
 

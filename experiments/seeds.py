@@ -98,13 +98,22 @@ def mapped(
         placed = {"in_shardings": placement.sharding, "out_shardings": placement.sharding}
     batched = jax.vmap(functools.partial(function, **static))
     compiled = jax.jit(batched, donate_argnums=donate, **placed)
-    if placement is None or not placement.has_extra:
+    if placement is None or not (placement.has_extra or jax.process_count() > 1):
         return compiled
 
     def call(*arguments: Any) -> Any:
-        return for_host(compiled(*filled(arguments, placement)), placement)
+        arguments = sent(filled(arguments, placement), placement.sharding)
+        return for_host(compiled(*arguments), placement)
 
     return call
+
+
+def sent(tree: Any, sharding: jax.sharding.Sharding | None) -> Any:
+    """Arrays for a compiled function: where several processes run, JAX sends none by itself."""
+    if sharding is None or jax.process_count() == 1:
+        return tree
+    send = lambda x: x if isinstance(x, jax.Array) else jax.device_put(x, sharding)
+    return jax.tree.map(send, tree)
 
 
 def filled(tree: Any, placement: Placement | None, per_seed: int = 1) -> Any:
@@ -142,7 +151,7 @@ def real(tree: Any, placement: Placement | None, per_seed: int = 1) -> Any:
         return tree
     count = placement.num_seeds * per_seed
     return jax.tree.map(
-        lambda x: _first_keys(x, count) if _is_key(x) else np.asarray(x)[:count], tree
+        lambda x: _first_keys(x, count) if is_key(x) else np.asarray(x)[:count], tree
     )
 
 
@@ -152,7 +161,7 @@ def like(tree: Any, placement: Placement | None) -> Any:
         return tree
     count = placement.num_seeds
     empty = lambda x: (
-        _first_keys(x, count) if _is_key(x) else np.empty((count, *x.shape[1:]), x.dtype)
+        _first_keys(x, count) if is_key(x) else np.empty((count, *x.shape[1:]), x.dtype)
     )
     return jax.tree.map(empty, tree)
 
@@ -172,7 +181,7 @@ def replicated(tree: Any, num_seeds: int, placement: Placement | None) -> Any:
 
 def placed(tree: Any, placement: Placement | None) -> Any:
     """Arrays `[R, ...]` where `mapped` functions expect them."""
-    on_host = jax.tree.map(lambda x: x if _is_key(x) else np.asarray(x), tree)
+    on_host = jax.tree.map(lambda x: x if is_key(x) else np.asarray(x), tree)
     if placement is None:
         return jax.tree.map(jnp.asarray, on_host)
     return jax.device_put(filled(on_host, placement), placement.sharding)
@@ -202,5 +211,6 @@ def _first_keys(keys: jax.Array, count: int) -> jax.Array:
     return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(keys))
 
 
-def _is_key(x: Any) -> bool:
+def is_key(x: Any) -> bool:
+    """Whether it is an array of random keys."""
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

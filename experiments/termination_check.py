@@ -74,11 +74,20 @@ class TerminationCheck:
             "invented": self._invented.tolist(),
         }
 
-    def restore(self, state: dict[str, Any], num_transitions: int) -> None:
-        """Continues from `state`; from here on, where a checkpoint has none."""
+    def restore(
+        self, state: dict[str, Any], num_transitions: int, share: Callable[[list[int]], list[int]]
+    ) -> None:
+        """Continues from `state` of the seeds of all processes, or from here on without any.
+
+        Args:
+            state: of a checkpoint; empty where it has none.
+            num_transitions: of each seed in it.
+            share: the part of this process.
+        """
         self._num_checked = state.get("transitions", num_transitions)
         for name, counts in (("missed", self._missed), ("invented", self._invented)):
-            counts[:] = state.get(name, 0)
+            if name in state:
+                counts[:] = share(state[name])
 
     def _total(self) -> int:
         return int(self._missed.sum() + self._invented.sum())

@@ -83,7 +83,8 @@ class Checkpointer:
                 manager.wait_until_finished()
             if not saved:  # Orbax keeps to the order of steps
                 raise ValueError(f"there are later checkpoints, {self.steps()}")
-            _checksums.write(self._directory / str(step))
+            if jax.process_index() == 0:
+                _checksums.write(self._directory / str(step))
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 f"could not write checkpoint {step} to {self._directory}: {first_line(error)}; "

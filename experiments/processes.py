@@ -1,0 +1,285 @@
+"""Processes that train one run together (`--distributed`), usually one on each host.
+
+Each has its share of the seeds, from acting to learning, and computes as if it were alone: what a
+seed does depends on nothing else. They meet where files are written, at evaluations and
+checkpoints, and every few steps to agree on whether to go on. The first process writes the files;
+checkpoints are written by all of them, and are those that one process alone would write.
+
+Axes: R seeds of all processes, P processes.
+"""
+
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from jax.experimental import multihost_utils
+
+from experiments import interrupts, seeds
+
+EVERY = 100  # steps after which processes agree on whether to go on
+_INLINE = 256  # bytes of a message that need no second call
+_HEARTBEAT = 100  # seconds after which JAX ends processes because one does not answer
+_LOST = (
+    "another process of this run has ended, so this one ends too; start all of them again with the "
+    "same commands, and the run continues from its last checkpoint"
+)
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """Adds the flags of runs of several processes."""
+    define: dict[str, Any] = {"flag_values": values}
+    flags.DEFINE_boolean(
+        "distributed",
+        False,
+        "train with the other processes that were started with the same command, each its share "
+        "of the seeds; on SLURM, Open MPI, Kubernetes and TPU pods they find each other",
+        **define,
+    )
+    flags.DEFINE_string(
+        "coordinator", None, "HOST:PORT on the first process's host, elsewhere", **define
+    )
+    flags.DEFINE_integer("num_processes", None, "how many there are, elsewhere", 1, **define)
+    flags.DEFINE_integer("process_id", None, "0, 1, ..., elsewhere", 0, **define)
+
+
+def connect(options: Any) -> None:
+    """Finds the other processes, before JAX looks for devices.
+
+    Args:
+        options: the flags of `define_flags`.
+
+    Raises:
+        ValueError: if they cannot be found.
+    """
+    given = {
+        "coordinator_address": options.coordinator,
+        "num_processes": options.num_processes,
+        "process_id": options.process_id,
+    }
+    if not options.distributed:
+        if any(value is not None for value in given.values()):
+            raise ValueError(
+                "coordinator, num_processes and process_id are for runs of several processes; add "
+                "--distributed, or leave them out"
+            )
+        return
+    # Signals are answered here, at steps that all agree on.
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(**given, heartbeat_timeout_seconds=_HEARTBEAT)
+    except (ValueError, TypeError, RuntimeError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"distributed: the processes did not find each other ({first}); start all of them "
+            "within five minutes, where no cluster is detected with --coordinator=HOST:PORT "
+            "--num_processes=P --process_id=0, 1, ..."
+        ) from error
+    interrupts.leave_at_once()  # JAX has handlers of its own
+
+
+class Processes:
+    """Those of a run; one, unless `connect` found others.
+
+    Every method but `share` and `own` is a meeting: all processes must call it, in the same order.
+    """
+
+    def __init__(self) -> None:
+        """Of this moment, after `connect`."""
+        self.count, self.index = jax.process_count(), jax.process_index()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this one writes the files."""
+        return self.index == 0
+
+    def share(self, items: Sequence[Any]) -> Any:
+        """This process's part of what there is for all seeds, such as rows of an array.
+
+        Raises:
+            ValueError: if they cannot be divided evenly.
+        """
+        if len(items) % self.count:
+            counts = [self.count * each for each in (1, 2, 3)]
+            raise ValueError(
+                f"num_seeds must be a multiple of the {self.count} processes, got {len(items)}; "
+                f"use {', '.join(map(str, counts))}, ..."
+            )
+        size = len(items) // self.count
+        return items[self.index * size : (self.index + 1) * size]
+
+    def devices(self, num_seeds: int, devices: Sequence[Any]) -> list[Any]:
+        """Those of this process's devices that divide its seeds evenly, as many as can.
+
+        Args:
+            num_seeds: of this process.
+            devices: of this process.
+        """
+        if self.count == 1:
+            return list(devices)
+        most = min(len(devices), num_seeds)
+        used = next(n for n in range(most, 0, -1) if num_seeds % n == 0)
+        return list(devices[:used])
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Within it, an error on one process ends the others, too: with its message."""
+        try:
+            yield
+        except _OthersError:
+            raise
+        except BaseException as error:
+            if self.count > 1:
+                self._meet(b"", error=f"{error}" or type(error).__name__)
+            raise
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Within it, only the first process prints to stdout."""
+        with contextlib.ExitStack() as stack:
+            if not self.is_first:
+                nowhere = stack.enter_context(open(os.devnull, "w"))
+                stack.enter_context(contextlib.redirect_stdout(nowhere))
+            yield
+
+    def agree(self, signal_number: int | None) -> int | None:
+        """The number of a signal that came to one of the processes."""
+        return max((number or 0) for number in self.gather(signal_number)) or None
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each process has, in their order; JSON-compatible."""
+        if self.count == 1:
+            return [value]
+        return [json.loads(text) for text in self._meet(json.dumps(value).encode())]
+
+    def joined(self, tree: Any) -> Any:
+        """Arrays `[R / P, ...]` of each process one after another, `[R, ...]` of NumPy."""
+        if self.count == 1:
+            return tree
+        leaves, structure = jax.tree.flatten(tree)
+        content = io.BytesIO()
+        np.savez(content, *map(np.asarray, leaves))
+        parts = [np.load(io.BytesIO(part)) for part in self._meet(content.getvalue())]
+        rows = [np.concatenate([part[f"arr_{i}"] for part in parts]) for i in range(len(leaves))]
+        return jax.tree.unflatten(structure, rows)
+
+    def joined_lists(self, values: Any) -> Any:
+        """The same of lists in nested dictionaries; other values are those of the first process."""
+        return _joined_lists(self.gather(values))
+
+    def for_checkpoint(self, tree: Any, placement: seeds.Placement | None) -> Any:
+        """What all processes together have on their devices, as arrays of all of them.
+
+        Args:
+            tree: arrays `[R / P, ...]`, random keys included.
+            placement: of this process.
+        """
+        tree = seeds.real(tree, placement)
+        return jax.tree.map(self._spread, tree) if self.count > 1 else tree
+
+    def like(self, tree: Any, placement: seeds.Placement | None) -> Any:
+        """What `for_checkpoint` returns, with any content: for a checkpoint to be read into."""
+        if self.count > 1:
+            return self.for_checkpoint(tree, placement)
+        return seeds.like(tree, placement)
+
+    def own(self, restored: Any, tree: Any, placement: seeds.Placement | None) -> Any:
+        """This process's part of what was read into what `like` returned.
+
+        Args:
+            restored: that.
+            tree: what `like` was given.
+            placement: of this process.
+        """
+        if self.count > 1:
+            return jax.tree.map(_own, restored, tree)
+        return seeds.continued(restored, placement)
+
+    def _spread(self, x: jax.Array) -> jax.Array:
+        """An array of all processes from one of each, which stays where it is."""
+        data = jax.random.key_data(x) if seeds.is_key(x) else x
+        own = _shards(data)
+        devices = [
+            [device for device in jax.devices() if device.process_index == process][: len(own)]
+            for process in range(self.count)
+        ]
+        mesh = jax.sharding.Mesh(np.asarray(devices).ravel(), ("seeds",))
+        placed = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("seeds"))
+        shape = (self.count * data.shape[0], *data.shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, placed, own)
+
+    def _meet(self, content: bytes, error: str = "") -> list[bytes]:
+        """Exchanges messages.
+
+        Raises:
+            _OthersError: if another process has an error.
+        """
+        head = np.zeros(_INLINE, np.uint8)
+        head[:9] = [bool(error), *len(error.encode() or content).to_bytes(8)]
+        body = np.frombuffer(error.encode() or content, np.uint8)
+        head[9 : 9 + len(body)] = body[: _INLINE - 9]
+        heads = _exchange(head)
+        sizes = [int.from_bytes(row[1:9].tobytes()) for row in heads]
+        rows = heads[:, 9:]
+        if max(sizes) > _INLINE - 9:
+            # Powers of two: what exchanges them is compiled for each size.
+            rest = np.zeros(1 << max(sizes).bit_length(), np.uint8)
+            rest[: len(body)] = body
+            rows = _exchange(rest)
+        messages = [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
+        failed = [i for i in range(self.count) if heads[i, 0] and i != self.index]
+        if failed and not error:
+            raise _OthersError(f"process {failed[0]} ended: {messages[failed[0]].decode()}")
+        return messages
+
+
+class _OthersError(ValueError):
+    """Another process ends, and has said why."""
+
+
+def _exchange(row: np.ndarray) -> np.ndarray:
+    """`[P, ...]` the rows of all processes; ends this one if another is not there any more."""
+    try:
+        return np.asarray(multihost_utils.process_allgather(row))
+    except Exception as error:  # what it is depends on the device
+        print(f"error: {_LOST} ({str(error)[:200]})", file=sys.stderr, flush=True)
+        # An ordinary end would wait for the others
+        os._exit(2)
+
+
+def _joined_lists(parts: Sequence[Any]) -> Any:
+    first = parts[0]
+    if isinstance(first, dict):
+        return {name: _joined_lists([part[name] for part in parts]) for name in first}
+    return sum(parts[1:], first) if isinstance(first, list) else first
+
+
+def _own(restored: jax.Array, local: jax.Array) -> jax.Array:
+    shards = _shards(restored)
+    is_key = seeds.is_key(local)
+    like = jax.random.key_data(local) if is_key else local
+    if len(shards) == 1:
+        data = shards[0]
+    else:
+        data = jax.make_array_from_single_device_arrays(like.shape, like.sharding, shards)
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(local)) if is_key else data
+
+
+def _shards(x: jax.Array) -> list[jax.Array]:
+    """This process's parts of an array, in the order of its rows."""
+    return [s.data for s in sorted(x.addressable_shards, key=lambda s: s.index[0].start or 0)]
+
+
+def stopped_together(
+    processes: Processes, stopped: Callable[[], int | None]
+) -> Callable[[], int | None]:
+    """A function that says on all processes alike which signal came to one of them."""
+    if processes.count == 1:
+        return stopped
+    return lambda: processes.agree(stopped())

@@ -1,0 +1,136 @@
+"""Runs of several processes: the files of a run of one, and what happens when one is lost."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from experiments import offline, online
+from tests.test_offline import TINY as OFFLINE
+from tests.test_offline import dataset as dataset  # a fixture
+from tests.test_online import TINY as ONLINE
+
+ROOT = pathlib.Path(__file__).parents[1]
+SEEDS = ["--num_seeds=4"]
+ONLINE = [*ONLINE, *SEEDS, "--checkpoint_every=100", "--eval_every=50"]
+
+
+def start(program, flags, *, count=2, port=None):
+    """The processes of a run, each with two devices."""
+    if port is None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+    flags = [*flags, "--distributed", f"--coordinator=127.0.0.1:{port}", f"--num_processes={count}"]
+    xla = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", f"experiments.{program}", *flags, f"--process_id={i}"],
+            cwd=ROOT,
+            env={**os.environ, "XLA_FLAGS": xla},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(count)
+    ]
+
+
+def ended(processes):
+    """Exit codes, and what each printed to stdout and stderr."""
+    outputs = [process.communicate(timeout=300) for process in processes]
+    return [process.returncode for process in processes], outputs
+
+
+def check_same(path, other):
+    """Two runs have the same results, up to rounding."""
+    one, two = (
+        np.genfromtxt(run / "metrics.csv", delimiter=",", names=True) for run in (path, other)
+    )
+    for column in one.dtype.names:
+        np.testing.assert_allclose(one[column], two[column], rtol=1e-3, atol=1e-4, err_msg=column)
+    summaries = [json.loads((run / "summary.json").read_text()) for run in (path, other)]
+    for name in ("seeds", "steps", "rewarded_steps", "termination_disagreements"):
+        assert summaries[0].get(name) == summaries[1].get(name)
+    assert summaries[0]["seeds"] == list(range(4))
+
+
+def wait_for(path, processes):
+    deadline = time.monotonic() + 240
+    while not path.exists():
+        assert time.monotonic() < deadline
+        assert all(process.poll() is None for process in processes), ended(processes)
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_alone(tmp_path):
+    flags = [*ONLINE, "--num_steps=400"]
+    assert online.main(["online", *flags, f"--workdir={tmp_path}/alone"]) == 0
+    path = tmp_path / "run"
+    processes = start("online", [*flags, f"--workdir={path}"])
+    wait_for(path / "checkpoints" / "100" / "checksums.json", processes)
+    processes[1].kill()
+    codes, outputs = ended(processes)
+    assert codes == [2, -signal.SIGKILL], outputs
+    assert "another process of this run has ended" in outputs[0][1]
+    assert online.main(["online", *flags, f"--workdir={path}"]) == 0
+    check_same(tmp_path / "alone", path)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_together(tmp_path):
+    flags = [flag for flag in ONLINE if not flag.startswith("--termination")]
+    flags += ["--env=functional:tests.pendulum:Pendulum", "--num_steps=300"]
+    path = tmp_path / "run"
+    assert online.main(["online", *flags, "--num_steps=50", f"--workdir={path}"]) == 0
+    processes = start("online", [*flags, f"--workdir={path}"])
+    wait_for(path / "checkpoints" / "100", processes)
+    processes[1].send_signal(signal.SIGTERM)
+    codes, outputs = ended(processes)
+    assert codes == [143, 143], outputs
+    assert "stopped at step 200" in outputs[0][0]
+    assert "step" not in outputs[1][0]
+    codes, outputs = ended(start("online", [*flags, f"--workdir={path}"]))
+    assert codes == [0, 0], outputs
+    assert online.main(["online", *flags, f"--workdir={tmp_path}/alone"]) == 0
+    check_same(tmp_path / "alone", path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("dataset")
+def test_offline_runs(tmp_path):
+    flags = [*OFFLINE[1:], *SEEDS]
+    codes, outputs = ended(start("offline", [*flags, f"--workdir={tmp_path}/two"]))
+    assert codes == [0, 0], outputs
+    assert offline.main(["offline", *flags, f"--workdir={tmp_path}/alone"]) == 0
+    check_same(tmp_path / "alone", tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_an_error_of_one_ends_all(tmp_path):
+    (tmp_path / "file").touch()
+    codes, outputs = ended(start("online", [*ONLINE, f"--workdir={tmp_path}/file"]))
+    assert codes == [2, 2], outputs
+    assert "is a file; choose a directory" in outputs[0][1]
+    assert "process 0 ended: workdir" in outputs[1][1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--distributed"], "did not find each other"),
+        (["--num_processes=2"], "add --distributed"),
+        (["--distributed", "--init_from=x"], "did not find each other"),
+    ],
+)
+def test_mistakes_are_refused(flags, message, capsys):
+    assert online.main(["online", *ONLINE, *flags]) == 2
+    assert message in capsys.readouterr().err
