@@ -75,8 +75,16 @@ def save_policy(
 
 
 def _write(path: pathlib.Path, actor: networks.Params, description: dict[str, Any]) -> None:
+    # Where several processes run, this one writes by itself.
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=jax.process_index(), active_processes={jax.process_index()}
+    )
     # Not the asynchronous one, whose threads report a full disk with tracebacks of their own.
-    with without_reports(), ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+    handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
+    with (
+        without_reports(),
+        ocp.Checkpointer(handler, multiprocessing_options=alone) as checkpointer,
+    ):
         checkpointer.save(path / "actor", args=ocp.args.StandardSave(actor))  # type: ignore[call-arg]
     (path / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
     _checksums.write(path)
