@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from experiments import offline, online
+from experiments.processes import Processes
 from tests.test_offline import TINY as OFFLINE
 from tests.test_offline import dataset as dataset  # a fixture
 from tests.test_online import TINY as ONLINE
@@ -121,6 +122,17 @@ def test_an_error_of_one_ends_all(tmp_path):
     assert codes == [2, 2], outputs
     assert "is a file; choose a directory" in outputs[0][1]
     assert "process 0 ended: workdir" in outputs[1][1]
+
+
+def test_shares():
+    both = [Processes(), Processes()]
+    for index, process in enumerate(both):
+        process.count, process.index = 2, index
+    assert [process.share(range(6)) for process in both] == [range(3), range(3, 6)]
+    with pytest.raises(ValueError, match="multiple of the 2 processes, got 3; use 2, 4, 6"):
+        both[0].share(range(3))
+    counts = [len(both[0].devices(seeds, range(4))) for seeds in (1, 2, 3, 5, 6, 8)]
+    assert counts == [1, 2, 3, 1, 3, 4]
 
 
 @pytest.mark.parametrize(
