@@ -55,6 +55,7 @@ def check_same(path, other):
     one, two = (
         np.genfromtxt(run / "metrics.csv", delimiter=",", names=True) for run in (path, other)
     )
+    assert one.dtype.names is not None
     for column in one.dtype.names:
         np.testing.assert_allclose(one[column], two[column], rtol=1e-3, atol=1e-4, err_msg=column)
     summaries = [json.loads((run / "summary.json").read_text()) for run in (path, other)]
