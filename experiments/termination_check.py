@@ -75,7 +75,10 @@ class TerminationCheck:
         }
 
     def restore(
-        self, state: dict[str, Any], num_transitions: int, share: Callable[[list[int]], list[int]]
+        self,
+        state: dict[str, Any],
+        num_transitions: int,
+        share: Callable[[list[int]], list[int]] = lambda counts: counts,
     ) -> None:
         """Continues from `state` of the seeds of all processes, or from here on without any.
 
