@@ -89,8 +89,7 @@ class TerminationCheck:
         """
         self._num_checked = state.get("transitions", num_transitions)
         for name, counts in (("missed", self._missed), ("invented", self._invented)):
-            if name in state:
-                counts[:] = share(state[name])
+            counts[:] = share(state[name]) if name in state else 0
 
     def _total(self) -> int:
         return int(self._missed.sum() + self._invented.sum())
