@@ -14,6 +14,7 @@ _RESIDUAL_SLACK = 2
 _ROUNDING_ERRORS = 10
 
 Apply = Callable[[jax.Array], jax.Array]
+Dot = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def is_open(
@@ -34,12 +35,13 @@ def is_open(
 def solve(
     apply: Apply,
     rhs: jax.Array,
-    start: jax.Array,
+    start: jax.Array | None,
     *,
     tolerance: float,
     max_iterations: int,
     precondition: Apply | None = None,
     round_length: int | None = None,
+    dot: Dot | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Solves apply(x) = rhs from an initial guess.
 
@@ -49,12 +51,13 @@ def solve(
     Args:
         apply: linear, `[N, S]` to `[N, S]`, each row by itself.
         rhs: `[N, S]`.
-        start: `[N, S]`.
+        start: `[N, S]`; None for zeros, which need no product.
         tolerance: largest allowed 2-norm of a residual, relative to that of its `rhs` (or what
             rounding `x` causes, where that is larger).
         max_iterations: in all rounds together.
         precondition: an approximate inverse of `apply`.
         round_length: iterations after which a round begins anew, which ends a breakdown.
+        dot: `[N]` inner products of `[N, S]` and `[N, S]`; by default sums of products.
 
     Returns:
         x `[N, S]`, its true residual `[N, S]`, and the number of iterations, two products each.
@@ -72,12 +75,17 @@ def solve(
         left = max_iterations - count
         if round_length is not None:
             left = jnp.minimum(left, round_length)
-        correction, taken = _one_round(apply, residual, tolerance * scale, left, precondition)
+        target = tolerance * scale
+        correction, taken = _one_round(apply, residual, target, left, precondition, dot)
         # A round that takes no step would be repeated for ever
         count = jnp.where(taken > 0, count + taken, max_iterations)
         return count, x + correction, rhs - apply(x + correction)
 
-    carry = (jnp.zeros((), jnp.int32), start, rhs - apply(start))
+    if start is None:
+        start, residual = jnp.zeros_like(rhs), rhs
+    else:
+        residual = rhs - apply(start)
+    carry = (jnp.zeros((), jnp.int32), start, residual)
     iterations, x, residual = jax.lax.while_loop(proceed, restart, carry)
     return x, residual, iterations
 
@@ -87,32 +95,30 @@ def norm(x: jax.Array) -> jax.Array:
     return jnp.linalg.norm(x, axis=-1)
 
 
-def _one_round(apply, residual, target, max_iterations, precondition):
+def _one_round(apply, residual, target, max_iterations, precondition, dot):
     """Textbook BiCGStab on N systems at once; a system that has converged stands still.
 
     Returns the change of x that takes the norms of the residuals `[N, S]` below `target` `[N]`, and
     the number of iterations.
     """
     tiny = jnp.finfo(residual.dtype).tiny
+    dot = _sum_of_products if dot is None else dot
 
     def divide(a, b):
         return jnp.where(jnp.abs(b) > tiny, a / jnp.where(b == 0, 1, b), 0.0)[:, None]
 
-    def dot(a, b):
-        return jnp.sum(a * b, -1)
-
     def is_active(residual):
-        return norm(residual) > target
+        return jnp.sqrt(dot(residual, residual)) > target
 
     def proceed(carry):
-        return (carry[0] < max_iterations) & jnp.any(is_active(carry[2]))
+        return (carry[0] < max_iterations) & jnp.any(carry[1])
 
     def prepared(vector):
         return vector if precondition is None else precondition(vector)
 
     def step(carry):
-        count, x, residual, direction, shadow_product = carry
-        active = is_active(residual)[:, None]
+        count, active, x, residual, direction, shadow_product = carry
+        moves = active[:, None]
         towards = prepared(direction)
         image = apply(towards)
         alpha = divide(shadow_product, dot(shadow, image))
@@ -126,14 +132,19 @@ def _one_round(apply, residual, target, max_iterations, precondition):
         new_direction = new_residual + beta * (direction - omega * image)
         return (
             count + 1,
-            jnp.where(active, x + alpha * towards + omega * half_towards, x),
-            jnp.where(active, new_residual, residual),
-            jnp.where(active, new_direction, direction),
-            jnp.where(active[:, 0], new_product, shadow_product),
+            active & is_active(new_residual),
+            jnp.where(moves, x + alpha * towards + omega * half_towards, x),
+            jnp.where(moves, new_residual, residual),
+            jnp.where(moves, new_direction, direction),
+            jnp.where(active, new_product, shadow_product),
         )
 
     shadow = residual
     zero = jnp.zeros((), jnp.int32)
-    carry = (zero, jnp.zeros_like(residual), residual, residual, dot(shadow, residual))
-    carry = jax.lax.while_loop(proceed, step, carry)
-    return carry[1], carry[0]
+    start = (jnp.zeros_like(residual), residual, residual, dot(shadow, residual))
+    carry = jax.lax.while_loop(proceed, step, (zero, is_active(residual), *start))
+    return carry[2], carry[0]
+
+
+def _sum_of_products(a, b):
+    return jnp.sum(a * b, -1)

@@ -4,7 +4,7 @@ Axes: S states, A actions, K successors of a pair, N ensemble members, M = A * K
 state. Missing mass is termination.
 """
 
-import itertools
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
+
+from qusac_jax import _members
 
 _UNROLLED = 64  # successors of a state up to which a product is a chain of vector operations
 
@@ -41,8 +43,15 @@ class Sparse(NamedTuple):
         return self.probability.dtype
 
 
+class Columns(NamedTuple):
+    """A transition with the states last, so that a sum over successors works on whole vectors."""
+
+    next_state: Any  # [A, K, S] in 0 .. S-1; may be shared by the members of an ensemble
+    probability: Any  # [(N,) A, K, S] 0 for what ends the episode
+
+
 class Flow(NamedTuple):
-    """Transitions of a policy; successors lead, so that a product works on whole vectors."""
+    """Transitions of a policy; successors lead, as in `Columns`."""
 
     next_state: Any  # [M, S] in 0 .. S-1
     probability: Any  # [M, S] 0 for what ends the episode
@@ -65,7 +74,7 @@ def from_dense(transition: chex.Array) -> Sparse:
 
 def to_dense(transition: Sparse) -> jax.Array:
     """The transition `[.., S, A, S]` of a sparse one."""
-    next_state, probability = _inner(transition)
+    next_state, probability = _states(transition), _masses(transition)
     num_states = transition.num_states
     rows = probability.reshape(-1, probability.shape[-1])
     columns = jnp.broadcast_to(next_state, probability.shape).reshape(rows.shape)
@@ -137,11 +146,26 @@ def over_members(function: Callable[..., Any], transition: Any, *arrays: jax.Arr
     return jax.lax.platform_dependent(transition, *arrays, cpu=in_turn, default=at_once)
 
 
+def over_columns(function: Callable[..., Any], transition: Any, *arrays: jax.Array) -> Any:
+    """`over_members` for a function of `Columns` in place of a `Sparse`."""
+    if not isinstance(transition, Sparse):
+        return over_members(function, transition, *arrays)
+    is_shared = transition.next_state.ndim < transition.probability.ndim
+    # Once for all members, and one array for the mean MDP too
+    shared = _states_last(_states(transition)) if is_shared else None
+
+    def one(member, *arrays):
+        next_state = _states_last(_states(member)) if shared is None else shared
+        return function(Columns(next_state, _states_last(_masses(member))), *arrays)
+
+    return over_members(one, transition, *arrays)
+
+
 def mean(transition: Sparse) -> Sparse:
     """The mean transition of an ensemble; of N * K successors if members have their own."""
     next_state, probability = transition
     if next_state.ndim < probability.ndim:
-        return Sparse(next_state, probability.mean(0))
+        return Sparse(next_state, _members.mean(probability))
 
     def joined(x):
         return jnp.moveaxis(x, 0, -2).reshape(*x.shape[1:-1], -1)
@@ -149,23 +173,42 @@ def mean(transition: Sparse) -> Sparse:
     return Sparse(joined(next_state), joined(probability) / len(probability))
 
 
-def _inner(transition: Sparse) -> tuple[jax.Array, jax.Array]:
-    """Successors that are states, and their probabilities; NaN for impossible numbers."""
+def _states(transition: Sparse) -> jax.Array:
+    """Successors, in 0 .. S-1: 0 in place of those that are no state."""
+    next_state = jnp.asarray(transition.next_state)
+    is_state = (next_state >= 0) & (next_state < transition.num_states)
+    return jnp.where(is_state, next_state, 0)
+
+
+def _masses(transition: Sparse) -> jax.Array:
+    """Probabilities of successors that are states, else 0; NaN for impossible numbers."""
     next_state, probability = map(jnp.asarray, transition)
     num_states = transition.num_states
     is_state = (next_state >= 0) & (next_state < num_states)
     ends = (next_state == -1) | (next_state == num_states)
     other = jnp.where(ends, 0.0, jnp.nan).astype(probability.dtype)
-    return jnp.where(is_state, next_state, 0), jnp.where(is_state, probability, other)
+    return jnp.where(is_state, probability, other)
 
 
-def next_mean(transition: Sparse, v: jax.Array) -> jax.Array:
+def _states_last(x: jax.Array) -> jax.Array:
+    """`[.., A, K, S]` of `[.., S, A, K]`."""
+    return jnp.moveaxis(x, -3, -1)
+
+
+def columns(transition: Sparse | Columns) -> Columns:
+    """The form for sums over successors, of one MDP or of an ensemble."""
+    if isinstance(transition, Columns):
+        return transition
+    return Columns(_states_last(_states(transition)), _states_last(_masses(transition)))
+
+
+def next_mean(transition: Sparse | Columns, v: jax.Array) -> jax.Array:
     """`[S, A]` mean of the value `[S]` of the next state."""
-    return _sum_over_successors(transition, lambda index, mass: mass * _look_up(v, index))
+    return _sum_over_successors(transition, lambda mass, index: mass * _look_up(v, index))
 
 
 def next_square(
-    transition: Sparse, v: jax.Array, centre: jax.Array, within: jax.Array | float
+    transition: Sparse | Columns, v: jax.Array, centre: jax.Array, within: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
     """Mean square distance of the next state's value from a centre, of the mass that goes on.
 
@@ -179,62 +222,53 @@ def next_square(
         `[S, A]`, and the probability `[S, A]` of going on.
     """
 
-    def square(index, mass):
+    def square(mass, index, centre):
         distance = jnp.square(_look_up(v, index) - centre)
         spread = _look_up(jnp.asarray(within), index) if jnp.ndim(within) else within
         return mass * (distance + spread)
 
     return (
-        _sum_over_successors(transition, square),
-        _sum_over_successors(transition, lambda index, mass: mass),
+        _sum_over_successors(transition, square, centre),
+        _sum_over_successors(transition, lambda mass, _: mass),
     )
 
 
-def _sum_over_successors(transition: Sparse, term: Callable[..., jax.Array]) -> jax.Array:
-    """`[S, A]` sum over k of `term`, of successors and their probabilities."""
-
-    # A loop: a reduction over the short last axis is several times slower on CPU, and XLA would
-    # keep in memory what the terms of an unrolled one share with other sums.
-    def add(k, total):
-        one = (jax.lax.dynamic_slice_in_dim(x, k, 1, -1) for x in transition)
-        return total + term(*(x[..., 0] for x in _inner(Sparse(*one))))
-
-    shape = transition.probability.shape
-    return jax.lax.fori_loop(0, shape[-1], add, jnp.zeros(shape[:-1], transition.dtype))
+def _sum_over_successors(
+    transition: Sparse | Columns, term: Callable[..., jax.Array], *arrays: jax.Array
+) -> jax.Array:
+    """`[S, A]` sum of `term`, of probabilities, successors and entries of arrays `[S, A]`."""
+    next_state, probability = columns(transition)
+    num_actions, num_successors, _ = probability.shape
+    if num_actions * num_successors > _UNROLLED:
+        each = (array.T[:, None] for array in arrays)
+        return jnp.sum(term(probability, next_state, *each), 1).T
+    sums = []
+    for action in range(num_actions):
+        own = [array[:, action] for array in arrays]
+        rows = zip(probability[action], next_state[action], strict=True)
+        sums.append(functools.reduce(jnp.add, (term(*row, *own) for row in rows)))
+    return jnp.stack(sums, -1)
 
 
 def _look_up(v: jax.Array, index: jax.Array) -> jax.Array:
     return v.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
-def under(transition: Sparse, policy: jax.Array) -> Flow:
+def under(transition: Sparse | Columns, policy: jax.Array) -> Flow:
     """The transitions of a policy `[S, A]`."""
-    num_actions, num_successors = transition.probability.shape[-2:]
-    rows = []
-    # Row by row: a transposed copy of the whole would need its memory twice.
-    for action, k in itertools.product(range(num_actions), range(num_successors)):
-        next_state, probability = _inner(_successor(transition, k, action))
-        rows.append((next_state[:, 0, 0], policy[:, action] * probability[:, 0, 0]))
-    return Flow(*(jnp.stack(column) for column in zip(*rows, strict=True)))
-
-
-def _successor(transition: Sparse, k: int, action: int | None = None) -> Sparse:
-    """`[S, A, 1]`, or `[S, 1, 1]` for one action: the k-th successors."""
-    actions = slice(None) if action is None else slice(action, action + 1)
-    one = (..., actions, slice(k, k + 1))
-    return Sparse(transition.next_state[one], transition.probability[one])
+    next_state, probability = columns(transition)
+    weighted = policy.T[:, None] * probability
+    return Flow(*(x.reshape(-1, x.shape[-1]) for x in (next_state, weighted)))
 
 
 def chosen(transition: Sparse, policy: jax.Array) -> Flow:
     """The transitions of a deterministic policy `[S]` of actions."""
     state = jnp.arange(transition.num_states)
-    next_state, probability = _inner(
-        Sparse(
-            transition.next_state[state, policy][:, None],
-            transition.probability[state, policy][:, None],
-        )
+    rows = Sparse(
+        transition.next_state[state, policy][:, None],
+        transition.probability[state, policy][:, None],
     )
-    return Flow(next_state[:, 0].T, probability[:, 0].T)
+    return Flow(_states(rows)[:, 0].T, _masses(rows)[:, 0].T)
 
 
 def chosen_of_members(transition: Sparse, policy: jax.Array) -> Flow:
