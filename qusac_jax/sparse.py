@@ -16,6 +16,7 @@ import scipy.sparse
 
 from qusac_jax import _members
 
+_BLOCK = 512  # states whose successors fit into a cache
 _UNROLLED = 64  # successors of a state up to which a product is a chain of vector operations
 
 
@@ -190,9 +191,34 @@ def _masses(transition: Sparse) -> jax.Array:
     return jnp.where(is_state, probability, other)
 
 
+@jax.custom_jvp
 def _states_last(x: jax.Array) -> jax.Array:
     """`[.., A, K, S]` of `[.., S, A, K]`."""
-    return jnp.moveaxis(x, -3, -1)
+    plain = lambda x: jnp.moveaxis(x, -3, -1)
+    return jax.lax.platform_dependent(x, cpu=_states_last_in_blocks, default=plain)
+
+
+@_states_last.defjvp
+def _(primals, tangents):
+    (x,), (change,) = primals, tangents
+    plain = change if change.dtype == jax.dtypes.float0 else jnp.moveaxis(change, -3, -1)
+    return _states_last(x), plain
+
+
+def _states_last_in_blocks(x: jax.Array) -> jax.Array:
+    # What leaves a loop is in memory: XLA would else take numbers out of their order anew in each
+    # sum over them, which takes ten times as long as the sum.
+    *batch, num_states, num_actions, num_successors = x.shape
+    block = min(_BLOCK, num_states)
+
+    def move(i, moved):
+        first = jnp.minimum(i * block, num_states - block)
+        part = jax.lax.dynamic_slice_in_dim(x, first, block, -3)
+        part = jnp.moveaxis(part, -3, -1)
+        return jax.lax.dynamic_update_slice_in_dim(moved, part, first, -1)
+
+    moved = jnp.zeros((*batch, num_actions, num_successors, num_states), x.dtype)
+    return jax.lax.fori_loop(0, -(-num_states // block), move, moved)
 
 
 def columns(transition: Sparse | Columns) -> Columns:
