@@ -8,6 +8,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from qusac_jax import _control
+
 # A solution is accepted if its residual is at most this many times the tolerance, plus this many
 # machine epsilons of x.
 _RESIDUAL_SLACK = 2
@@ -35,13 +37,14 @@ def is_open(
 def solve(
     apply: Apply,
     rhs: jax.Array,
-    start: jax.Array | None,
+    start: jax.Array | tuple[jax.Array, jax.Array],
     *,
     tolerance: float,
     max_iterations: int,
     precondition: Apply | None = None,
     round_length: int | None = None,
     dot: Dot | None = None,
+    half_steps: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Solves apply(x) = rhs from an initial guess.
 
@@ -51,13 +54,14 @@ def solve(
     Args:
         apply: linear, `[N, S]` to `[N, S]`, each row by itself.
         rhs: `[N, S]`.
-        start: `[N, S]`; None for zeros, which need no product.
+        start: `[N, S]`, or with its residual `[N, S]` where that is known.
         tolerance: largest allowed 2-norm of a residual, relative to that of its `rhs` (or what
             rounding `x` causes, where that is larger).
         max_iterations: in all rounds together.
         precondition: an approximate inverse of `apply`.
         round_length: iterations after which a round begins anew, which ends a breakdown.
         dot: `[N]` inner products of `[N, S]` and `[N, S]`; by default sums of products.
+        half_steps: whether to end after the first product of an iteration where that is enough.
 
     Returns:
         x `[N, S]`, its true residual `[N, S]`, and the number of iterations, two products each.
@@ -76,16 +80,14 @@ def solve(
         if round_length is not None:
             left = jnp.minimum(left, round_length)
         target = tolerance * scale
-        correction, taken = _one_round(apply, residual, target, left, precondition, dot)
+        options = (precondition, dot, half_steps)
+        correction, taken = _one_round(apply, residual, target, left, *options)
         # A round that takes no step would be repeated for ever
         count = jnp.where(taken > 0, count + taken, max_iterations)
         return count, x + correction, rhs - apply(x + correction)
 
-    if start is None:
-        start, residual = jnp.zeros_like(rhs), rhs
-    else:
-        residual = rhs - apply(start)
-    carry = (jnp.zeros((), jnp.int32), start, residual)
+    x, residual = start if isinstance(start, tuple) else (start, rhs - apply(start))
+    carry = (jnp.zeros((), jnp.int32), x, residual)
     iterations, x, residual = jax.lax.while_loop(proceed, restart, carry)
     return x, residual, iterations
 
@@ -95,7 +97,7 @@ def norm(x: jax.Array) -> jax.Array:
     return jnp.linalg.norm(x, axis=-1)
 
 
-def _one_round(apply, residual, target, max_iterations, precondition, dot):
+def _one_round(apply, residual, target, max_iterations, precondition, dot, half_steps):
     """Textbook BiCGStab on N systems at once; a system that has converged stands still.
 
     Returns the change of x that takes the norms of the residuals `[N, S]` below `target` `[N]`, and
@@ -116,6 +118,15 @@ def _one_round(apply, residual, target, max_iterations, precondition, dot):
     def prepared(vector):
         return vector if precondition is None else precondition(vector)
 
+    def second_half(half, is_needed):
+        def move(_):
+            towards = prepared(half)
+            return towards, apply(towards)
+
+        if not half_steps:
+            return move(None)
+        return _control.apply_if(is_needed, move, (jnp.zeros_like(half), jnp.zeros_like(half)))
+
     def step(carry):
         count, active, x, residual, direction, shadow_product = carry
         moves = active[:, None]
@@ -123,8 +134,7 @@ def _one_round(apply, residual, target, max_iterations, precondition, dot):
         image = apply(towards)
         alpha = divide(shadow_product, dot(shadow, image))
         half = residual - alpha * image
-        half_towards = prepared(half)
-        half_image = apply(half_towards)
+        half_towards, half_image = second_half(half, jnp.any(active & is_active(half)))
         omega = divide(dot(half_image, half), dot(half_image, half_image))
         new_residual = half - omega * half_image
         new_product = dot(shadow, new_residual)

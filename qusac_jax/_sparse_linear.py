@@ -4,7 +4,7 @@ The preconditioner is the tridiagonal part of the system, which is all of a chai
 the rows of a grid, where enough of the flow is in it; elsewhere it is the diagonal. The inverse of
 such a matrix has no negative entry, as the inverse of the system itself.
 
-Axes: S states, J right-hand sides, N systems, M successors of a state.
+Axes: S states, J right-hand sides, N systems.
 """
 
 import functools
@@ -34,7 +34,7 @@ def solve(flow: Flow, rhs: jax.Array, discount) -> tuple[jax.Array, jax.Array, j
     tolerance = _TOLERANCE[rhs.dtype.itemsize]
 
     def solve_by(precondition, apply, b):
-        x, residual, _ = _iterate(apply, b, None, tolerance, precondition)
+        x, residual, _ = _iterate(apply, b, (jnp.zeros_like(b), b), tolerance, precondition)
         failed = _bicgstab.is_open(x, residual, _bicgstab.norm(b), tolerance)
         return x, (jnp.max(jnp.abs(residual)), failed)
 
@@ -60,7 +60,7 @@ def solve_warm(flow: Flow, rhs: jax.Array, discount, start: jax.Array):
     """N systems from an initial guess `[N, S]`; not differentiable.
 
     Args:
-        flow: arrays `[M, S]` that the systems share, or `[N, M, S]`.
+        flow: that the systems share, or of N members.
         rhs: `[N, S]`.
         discount: in [0, 1].
         start: `[N, S]`.
@@ -73,11 +73,12 @@ def solve_warm(flow: Flow, rhs: jax.Array, discount, start: jax.Array):
         tolerance = _TOLERANCE[rhs.dtype.itemsize]
         apply = lambda x: _apply(flow, discount, x)
         precondition = _preconditioner(flow, discount)
-        x, residual, count = _iterate(apply, rhs[None], start[None], tolerance, precondition)
+        start = start[None], rhs - apply(start[None])
+        x, residual, count = _iterate(apply, rhs[None], start, tolerance, precondition)
         failed = _bicgstab.is_open(x, residual, _bicgstab.norm(rhs[None]), tolerance)
         return x[0], count, failed
 
-    if flow.probability.ndim == 2:
+    if flow.probability.ndim == 3:
         x, count, failed = jax.vmap(one, in_axes=(None, 0, 0))(flow, rhs, start)
     else:
         x, count, failed = sparse.over_members(one, flow, rhs, start)
@@ -100,17 +101,19 @@ def _iterate(apply, rhs, start, tolerance, precondition):
         round_length=_ROUND_LENGTH,
         # XLA vectorizes no sum of products on CPU
         dot=functools.partial(jnp.einsum, "ns,ns->n", precision="highest"),
+        half_steps=True,
     )
 
 
 def _steps(flow, discount, precondition):
     """Expected discounted steps from the worst state; infinity where BiCGStab fails."""
     # The answer where no state ends the episode more often than the others, and a bound else.
-    leak = 1 - discount * flow.probability.sum(0).max()
-    guess = 1 / jnp.maximum(leak, jnp.sqrt(jnp.finfo(leak.dtype).eps))
-    ones = jnp.ones_like(flow.probability[:1])
+    leak = 1 - discount * sparse.mass(flow)[None]
+    guess = 1 / jnp.maximum(leak.min(), jnp.sqrt(jnp.finfo(leak.dtype).eps))
+    ones = jnp.ones_like(leak)
+    start = guess * ones, ones - guess * leak
     apply = lambda x: _apply(flow, discount, x)
-    steps, residual, _ = _iterate(apply, ones, guess * ones, _STEPS_TOLERANCE, precondition)
+    steps, residual, _ = _iterate(apply, ones, start, _STEPS_TOLERANCE, precondition)
     failed = _bicgstab.is_open(steps, residual, _bicgstab.norm(ones), _STEPS_TOLERANCE)
     return jnp.where(failed, jnp.inf, steps.max())
 
@@ -118,7 +121,7 @@ def _steps(flow, discount, precondition):
 def _preconditioner(flow, discount, *, transposed=False):
     """An approximate inverse of the system, `[J, S]` to `[J, S]`."""
     before, stay, after = sparse.bands(flow)
-    is_chain = jnp.mean(before + after) > _CHAIN_SHARE * jnp.mean(flow.probability.sum(0))
+    is_chain = jnp.mean(before + after) > _CHAIN_SHARE * jnp.mean(sparse.mass(flow))
     if transposed:
         before, after = jnp.roll(after, 1), jnp.roll(before, -1)
     lower, diagonal, upper = -discount * before, 1 - discount * stay, -discount * after

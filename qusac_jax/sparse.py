@@ -52,10 +52,11 @@ class Columns(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """Transitions of a policy; successors lead, as in `Columns`."""
+    """Transitions of a policy, in the form of `Columns`."""
 
-    next_state: Any  # [M, S] in 0 .. S-1
-    probability: Any  # [M, S] 0 for what ends the episode
+    next_state: Any  # [A, K, S] in 0 .. S-1; may be shared by the members of an ensemble
+    probability: Any  # [(N,) A, K, S] 0 for what ends the episode
+    policy: Any  # [A, S]; a single row of ones if only the chosen action's successors are there
 
 
 def from_dense(transition: chex.Array) -> Sparse:
@@ -75,8 +76,10 @@ def from_dense(transition: chex.Array) -> Sparse:
 
 def to_dense(transition: Sparse) -> jax.Array:
     """The transition `[.., S, A, S]` of a sparse one."""
-    next_state, probability = _states(transition), _masses(transition)
     num_states = transition.num_states
+    own, probability = map(jnp.asarray, transition)
+    next_state = _states(own, num_states)
+    probability = _masses(own, num_states, probability)
     rows = probability.reshape(-1, probability.shape[-1])
     columns = jnp.broadcast_to(next_state, probability.shape).reshape(rows.shape)
     dense = jnp.zeros((len(rows), num_states), rows.dtype)
@@ -127,24 +130,31 @@ def over_members(function: Callable[..., Any], transition: Any, *arrays: jax.Arr
     Returns:
         What `function` returns, with a leading axis N.
     """
-    if not isinstance(transition, Sparse | Flow):
+    if not isinstance(transition, Sparse | Columns | Flow):
         return jax.vmap(function)(transition, *arrays)
     form = type(transition)
-    is_shared = transition.next_state.ndim < transition.probability.ndim
-    axes = form(None if is_shared else 0, 0)
+    axes = _member_axes(transition)
     at_once = jax.vmap(function, in_axes=(axes, *(0 for _ in arrays)))
 
     def in_turn(transition, *arrays):
-        shared = transition.next_state if is_shared else None
-        each = (transition.probability, *arrays) if is_shared else (*transition, *arrays)
+        own = [x for x, axis in zip(transition, axes, strict=True) if axis == 0]
 
         def one(each):
-            own, probability, *others = (shared, *each) if is_shared else each
-            return function(form(own, probability), *others)
+            own, arrays = iter(each[0]), each[1]
+            parts = zip(transition, axes, strict=True)
+            member = form(*(next(own) if axis == 0 else x for x, axis in parts))
+            return function(member, *arrays)
 
-        return jax.lax.map(one, each)
+        return jax.lax.map(one, (own, arrays))
 
     return jax.lax.platform_dependent(transition, *arrays, cpu=in_turn, default=at_once)
+
+
+def _member_axes(transition: Sparse | Columns | Flow) -> Any:
+    """The axis N of each array, None for what members share."""
+    is_shared = transition.next_state.ndim < transition.probability.ndim
+    rest = (None for _ in transition[2:])
+    return type(transition)(None if is_shared else 0, 0, *rest)
 
 
 def over_columns(function: Callable[..., Any], transition: Any, *arrays: jax.Array) -> Any:
@@ -153,11 +163,10 @@ def over_columns(function: Callable[..., Any], transition: Any, *arrays: jax.Arr
         return over_members(function, transition, *arrays)
     is_shared = transition.next_state.ndim < transition.probability.ndim
     # Once for all members, and one array for the mean MDP too
-    shared = _states_last(_states(transition)) if is_shared else None
+    shared = _states_last(_states, transition.next_state) if is_shared else None
 
     def one(member, *arrays):
-        next_state = _states_last(_states(member)) if shared is None else shared
-        return function(Columns(next_state, _states_last(_masses(member))), *arrays)
+        return function(columns(member, shared), *arrays)
 
     return over_members(one, transition, *arrays)
 
@@ -174,58 +183,69 @@ def mean(transition: Sparse) -> Sparse:
     return Sparse(joined(next_state), joined(probability) / len(probability))
 
 
-def _states(transition: Sparse) -> jax.Array:
+def _states(next_state: jax.Array, num_states: int) -> jax.Array:
     """Successors, in 0 .. S-1: 0 in place of those that are no state."""
-    next_state = jnp.asarray(transition.next_state)
-    is_state = (next_state >= 0) & (next_state < transition.num_states)
+    is_state = (next_state >= 0) & (next_state < num_states)
     return jnp.where(is_state, next_state, 0)
 
 
-def _masses(transition: Sparse) -> jax.Array:
+def _masses(next_state: jax.Array, num_states: int, probability: jax.Array) -> jax.Array:
     """Probabilities of successors that are states, else 0; NaN for impossible numbers."""
-    next_state, probability = map(jnp.asarray, transition)
-    num_states = transition.num_states
     is_state = (next_state >= 0) & (next_state < num_states)
     ends = (next_state == -1) | (next_state == num_states)
     other = jnp.where(ends, 0.0, jnp.nan).astype(probability.dtype)
     return jnp.where(is_state, probability, other)
 
 
-@jax.custom_jvp
-def _states_last(x: jax.Array) -> jax.Array:
-    """`[.., A, K, S]` of `[.., S, A, K]`."""
-    plain = lambda x: jnp.moveaxis(x, -3, -1)
-    return jax.lax.platform_dependent(x, cpu=_states_last_in_blocks, default=plain)
+def _states_last(clean, next_state: jax.Array, *probability: jax.Array) -> jax.Array:
+    """`[A, K, S]` of what `clean` makes of `[S, A, K]`."""
+
+    def plain(*arrays):
+        return jnp.moveaxis(clean(arrays[0], len(next_state), *arrays[1:]), -3, -1)
+
+    def in_blocks(*arrays):
+        # What leaves a loop is in memory: XLA would else take numbers out of their order anew in
+        # each sum over them, which takes ten times as long as the sum.
+        num_states = len(next_state)
+        block = min(_BLOCK, num_states)
+
+        def move(i, moved):
+            first = jnp.minimum(i * block, num_states - block)
+            parts = [jax.lax.dynamic_slice_in_dim(x, first, block) for x in arrays]
+            part = jnp.moveaxis(clean(parts[0], num_states, *parts[1:]), -3, -1)
+            return jax.lax.dynamic_update_slice_in_dim(moved, part, first, -1)
+
+        moved = jnp.zeros((*next_state.shape[1:], num_states), arrays[-1].dtype)
+        return jax.lax.fori_loop(0, -(-num_states // block), move, moved)
+
+    @jax.custom_jvp
+    def move(*arrays):
+        return jax.lax.platform_dependent(*arrays, cpu=in_blocks, default=plain)
+
+    @move.defjvp
+    def _(arrays, changes):
+        # Not through the loop: backwards, it would keep every block.
+        change = jax.jvp(lambda *x: plain(arrays[0], *x), arrays[1:], changes[1:])[1]
+        return move(*arrays), change
+
+    return (
+        move(next_state, *probability) if probability else jax.lax.stop_gradient(move(next_state))
+    )
 
 
-@_states_last.defjvp
-def _(primals, tangents):
-    (x,), (change,) = primals, tangents
-    plain = change if change.dtype == jax.dtypes.float0 else jnp.moveaxis(change, -3, -1)
-    return _states_last(x), plain
+def columns(transition: Sparse | Columns, next_state: jax.Array | None = None) -> Columns:
+    """The form for sums over successors.
 
-
-def _states_last_in_blocks(x: jax.Array) -> jax.Array:
-    # What leaves a loop is in memory: XLA would else take numbers out of their order anew in each
-    # sum over them, which takes ten times as long as the sum.
-    *batch, num_states, num_actions, num_successors = x.shape
-    block = min(_BLOCK, num_states)
-
-    def move(i, moved):
-        first = jnp.minimum(i * block, num_states - block)
-        part = jax.lax.dynamic_slice_in_dim(x, first, block, -3)
-        part = jnp.moveaxis(part, -3, -1)
-        return jax.lax.dynamic_update_slice_in_dim(moved, part, first, -1)
-
-    moved = jnp.zeros((*batch, num_actions, num_successors, num_states), x.dtype)
-    return jax.lax.fori_loop(0, -(-num_states // block), move, moved)
-
-
-def columns(transition: Sparse | Columns) -> Columns:
-    """The form for sums over successors, of one MDP or of an ensemble."""
+    Args:
+        transition: of one MDP.
+        next_state: that of the result, where it is known.
+    """
     if isinstance(transition, Columns):
         return transition
-    return Columns(_states_last(_states(transition)), _states_last(_masses(transition)))
+    own, probability = map(jnp.asarray, transition)
+    if next_state is None:
+        next_state = _states_last(_states, own)
+    return Columns(next_state, _states_last(_masses, own, probability))
 
 
 def next_mean(transition: Sparse | Columns, v: jax.Array) -> jax.Array:
@@ -282,57 +302,65 @@ def _look_up(v: jax.Array, index: jax.Array) -> jax.Array:
 
 def under(transition: Sparse | Columns, policy: jax.Array) -> Flow:
     """The transitions of a policy `[S, A]`."""
-    next_state, probability = columns(transition)
-    weighted = policy.T[:, None] * probability
-    return Flow(*(x.reshape(-1, x.shape[-1]) for x in (next_state, weighted)))
+    return Flow(*columns(transition), policy.T)
 
 
 def chosen(transition: Sparse, policy: jax.Array) -> Flow:
     """The transitions of a deterministic policy `[S]` of actions."""
-    state = jnp.arange(transition.num_states)
-    rows = Sparse(
-        transition.next_state[state, policy][:, None],
-        transition.probability[state, policy][:, None],
-    )
-    return Flow(_states(rows)[:, 0].T, _masses(rows)[:, 0].T)
+    num_states = transition.num_states
+    state = jnp.arange(num_states)
+    next_state, probability = (x[state, policy].T[None] for x in map(jnp.asarray, transition))
+    mass = _masses(next_state, num_states, probability)
+    return Flow(_states(next_state, num_states), mass, jnp.ones_like(mass[0, :1]))
 
 
 def chosen_of_members(transition: Sparse, policy: jax.Array) -> Flow:
-    """`chosen` of N members, `[M, S]` of shared successors or `[N, M, S]`."""
-    axis = None if transition.next_state.ndim < transition.probability.ndim else 0
-    own = Sparse(axis, 0)
-    out = Flow(axis, 0)
-    return jax.vmap(chosen, in_axes=(own, None), out_axes=out)(transition, policy)
+    """`chosen` of N members, whose successors are shared or not, as they are there."""
+    axes = _member_axes(transition)
+    out = Flow(*axes, None)
+    return jax.vmap(chosen, in_axes=(axes, None), out_axes=out)(transition, policy)
 
 
 def propagate(flow: Flow, x: jax.Array) -> jax.Array:
     """P x, `[S]`: the mean of x `[S]` at the next state."""
-    if len(flow.next_state) > _UNROLLED:
-        return jnp.sum(flow.probability * _look_up(x, flow.next_state), 0)
-    total = jnp.zeros_like(x)
-    for next_state, probability in zip(flow.next_state, flow.probability, strict=True):
-        total = total + probability * _look_up(x, next_state)
-    return total
+    return _sum_under_policy(flow, lambda mass, index: mass * _look_up(x, index))
+
+
+def mass(flow: Flow) -> jax.Array:
+    """`[S]` probability that the episode goes on."""
+    return _sum_under_policy(flow, lambda mass, _: mass)
 
 
 def bands(flow: Flow) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Probabilities `[S]` of going to the state before, of staying, and of going to the next."""
     state = jnp.arange(flow.next_state.shape[-1])
-    if len(flow.next_state) > _UNROLLED:
-        step = flow.next_state - state
-        to = lambda by: jnp.sum(jnp.where(step == by, flow.probability, 0.0), 0)
-        return to(-1), to(0), to(1)
-    sums = [jnp.zeros_like(flow.probability[0])] * 3
-    for next_state, probability in zip(flow.next_state, flow.probability, strict=True):
-        step = next_state - state
-        terms = [jnp.where(step == by, probability, 0.0) for by in (-1, 0, 1)]
-        sums = [total + term for total, term in zip(sums, terms, strict=True)]
-    return sums[0], sums[1], sums[2]
+
+    def to(step):
+        return _sum_under_policy(flow, lambda mass, index: jnp.where(index == step, mass, 0.0))
+
+    return to(state - 1), to(state), to(state + 1)
+
+
+def _sum_under_policy(flow: Flow, term: Callable[..., jax.Array]) -> jax.Array:
+    """`[S]` sum of `term`, of probabilities and successors, weighted by the policy."""
+    next_state, probability, policy = flow
+    num_actions, num_successors, _ = probability.shape
+    if num_actions * num_successors > _UNROLLED:
+        return jnp.sum(policy * jnp.sum(term(probability, next_state), 1), 0)
+    sums = []
+    for action in range(num_actions):
+        rows = zip(probability[action], next_state[action], strict=True)
+        own = functools.reduce(jnp.add, (term(*row) for row in rows))
+        sums.append(policy[action] * own)
+    return functools.reduce(jnp.add, sums)
 
 
 def to_scipy(flow: Flow) -> scipy.sparse.csr_matrix:
     """The matrix `[S, S]`, on the host."""
-    next_state, probability = (np.asarray(x).T for x in flow)
+    next_state, probability, policy = map(np.asarray, flow)
+    next_state, probability = (
+        x.reshape(-1, x.shape[-1]).T for x in (next_state, policy[:, None] * probability)
+    )
     num_states, width = next_state.shape
     start = np.arange(num_states + 1) * width
     shape = (num_states, num_states)
