@@ -1,7 +1,7 @@
 """Transitions with K successors per state and action, and their products with values.
 
-Axes: S states, A actions, K successors of a pair, N ensemble members, M = A * K successors of a
-state. Missing mass is termination.
+Axes: S states, A actions, K successors of a pair, N ensemble members. Missing mass is
+termination.
 """
 
 import functools
@@ -335,10 +335,15 @@ def bands(flow: Flow) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Probabilities `[S]` of going to the state before, of staying, and of going to the next."""
     state = jnp.arange(flow.next_state.shape[-1])
 
-    def to(step):
-        return _sum_under_policy(flow, lambda mass, index: jnp.where(index == step, mass, 0.0))
+    # A loop: XLA would else keep what all members have in common, a vector per successor.
+    def add(action, sums):
+        one = Flow(*(jax.lax.dynamic_slice_in_dim(x, action, 1) for x in flow))
+        to = lambda step: _sum_under_policy(one, lambda m, i: jnp.where(i == step, m, 0.0))
+        return [total + to(state + step) for total, step in zip(sums, (-1, 0, 1), strict=True)]
 
-    return to(state - 1), to(state), to(state + 1)
+    zeros = jnp.zeros(state.shape, flow.probability.dtype)
+    before, stay, after = jax.lax.fori_loop(0, len(flow.policy), add, [zeros] * 3)
+    return before, stay, after
 
 
 def _sum_under_policy(flow: Flow, term: Callable[..., jax.Array]) -> jax.Array:
