@@ -8,12 +8,15 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from qusac_jax import _control
+
 # A solution is accepted if its residual is at most this many times the tolerance, plus this many
 # machine epsilons of x.
 _RESIDUAL_SLACK = 2
 _ROUNDING_ERRORS = 10
 
 Apply = Callable[[jax.Array], jax.Array]
+Dot = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def is_open(
@@ -34,12 +37,14 @@ def is_open(
 def solve(
     apply: Apply,
     rhs: jax.Array,
-    start: jax.Array,
+    start: jax.Array | tuple[jax.Array, jax.Array],
     *,
     tolerance: float,
     max_iterations: int,
     precondition: Apply | None = None,
     round_length: int | None = None,
+    dot: Dot | None = None,
+    half_steps: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Solves apply(x) = rhs from an initial guess.
 
@@ -49,12 +54,14 @@ def solve(
     Args:
         apply: linear, `[N, S]` to `[N, S]`, each row by itself.
         rhs: `[N, S]`.
-        start: `[N, S]`.
+        start: `[N, S]`, or with its residual `[N, S]` where that is known.
         tolerance: largest allowed 2-norm of a residual, relative to that of its `rhs` (or what
             rounding `x` causes, where that is larger).
         max_iterations: in all rounds together.
         precondition: an approximate inverse of `apply`.
         round_length: iterations after which a round begins anew, which ends a breakdown.
+        dot: `[N]` inner products of `[N, S]` and `[N, S]`; by default sums of products.
+        half_steps: whether to end after the first product of an iteration where that is enough.
 
     Returns:
         x `[N, S]`, its true residual `[N, S]`, and the number of iterations, two products each.
@@ -72,12 +79,15 @@ def solve(
         left = max_iterations - count
         if round_length is not None:
             left = jnp.minimum(left, round_length)
-        correction, taken = _one_round(apply, residual, tolerance * scale, left, precondition)
+        target = tolerance * scale
+        options = (precondition, dot, half_steps)
+        correction, taken = _one_round(apply, residual, target, left, *options)
         # A round that takes no step would be repeated for ever
         count = jnp.where(taken > 0, count + taken, max_iterations)
         return count, x + correction, rhs - apply(x + correction)
 
-    carry = (jnp.zeros((), jnp.int32), start, rhs - apply(start))
+    x, residual = start if isinstance(start, tuple) else (start, rhs - apply(start))
+    carry = (jnp.zeros((), jnp.int32), x, residual)
     iterations, x, residual = jax.lax.while_loop(proceed, restart, carry)
     return x, residual, iterations
 
@@ -87,38 +97,44 @@ def norm(x: jax.Array) -> jax.Array:
     return jnp.linalg.norm(x, axis=-1)
 
 
-def _one_round(apply, residual, target, max_iterations, precondition):
+def _one_round(apply, residual, target, max_iterations, precondition, dot, half_steps):
     """Textbook BiCGStab on N systems at once; a system that has converged stands still.
 
     Returns the change of x that takes the norms of the residuals `[N, S]` below `target` `[N]`, and
     the number of iterations.
     """
     tiny = jnp.finfo(residual.dtype).tiny
+    dot = _sum_of_products if dot is None else dot
 
     def divide(a, b):
         return jnp.where(jnp.abs(b) > tiny, a / jnp.where(b == 0, 1, b), 0.0)[:, None]
 
-    def dot(a, b):
-        return jnp.sum(a * b, -1)
-
     def is_active(residual):
-        return norm(residual) > target
+        return jnp.sqrt(dot(residual, residual)) > target
 
     def proceed(carry):
-        return (carry[0] < max_iterations) & jnp.any(is_active(carry[2]))
+        return (carry[0] < max_iterations) & jnp.any(carry[1])
 
     def prepared(vector):
         return vector if precondition is None else precondition(vector)
 
+    def second_half(half, is_needed):
+        def move(_):
+            towards = prepared(half)
+            return towards, apply(towards)
+
+        if not half_steps:
+            return move(None)
+        return _control.apply_if(is_needed, move, (jnp.zeros_like(half), jnp.zeros_like(half)))
+
     def step(carry):
-        count, x, residual, direction, shadow_product = carry
-        active = is_active(residual)[:, None]
+        count, active, x, residual, direction, shadow_product = carry
+        moves = active[:, None]
         towards = prepared(direction)
         image = apply(towards)
         alpha = divide(shadow_product, dot(shadow, image))
         half = residual - alpha * image
-        half_towards = prepared(half)
-        half_image = apply(half_towards)
+        half_towards, half_image = second_half(half, jnp.any(active & is_active(half)))
         omega = divide(dot(half_image, half), dot(half_image, half_image))
         new_residual = half - omega * half_image
         new_product = dot(shadow, new_residual)
@@ -126,14 +142,19 @@ def _one_round(apply, residual, target, max_iterations, precondition):
         new_direction = new_residual + beta * (direction - omega * image)
         return (
             count + 1,
-            jnp.where(active, x + alpha * towards + omega * half_towards, x),
-            jnp.where(active, new_residual, residual),
-            jnp.where(active, new_direction, direction),
-            jnp.where(active[:, 0], new_product, shadow_product),
+            active & is_active(new_residual),
+            jnp.where(moves, x + alpha * towards + omega * half_towards, x),
+            jnp.where(moves, new_residual, residual),
+            jnp.where(moves, new_direction, direction),
+            jnp.where(active, new_product, shadow_product),
         )
 
     shadow = residual
     zero = jnp.zeros((), jnp.int32)
-    carry = (zero, jnp.zeros_like(residual), residual, residual, dot(shadow, residual))
-    carry = jax.lax.while_loop(proceed, step, carry)
-    return carry[1], carry[0]
+    start = (jnp.zeros_like(residual), residual, residual, dot(shadow, residual))
+    carry = jax.lax.while_loop(proceed, step, (zero, is_active(residual), *start))
+    return carry[2], carry[0]
+
+
+def _sum_of_products(a, b):
+    return jnp.sum(a * b, -1)

@@ -5,12 +5,12 @@ value is 0. Axes: S states, A actions, N ensemble members.
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from qusac_jax import sparse
+from qusac_jax import _members, sparse
 
 # Of a row's missing mass, in machine epsilons: what rounding alone can make of a sum of 1.
 _ROUNDING_ERRORS = 10
@@ -18,9 +18,11 @@ _ROUNDING_ERRORS = 10
 average = functools.partial(jnp.einsum, precision="highest")
 
 
-def flow_of(transition: jax.Array | sparse.Sparse, policy: jax.Array) -> jax.Array | sparse.Flow:
+def flow_of(
+    transition: jax.Array | sparse.Sparse | sparse.Columns, policy: jax.Array
+) -> jax.Array | sparse.Flow:
     """Transitions `[S, S]` of a policy `[S, A]`, in the form of `transition`."""
-    if isinstance(transition, sparse.Sparse):
+    if isinstance(transition, sparse.Sparse | sparse.Columns):
         return sparse.under(transition, policy)
     # Not a product: of many members, XLA's on CPU takes 7 times as long.
     return jnp.sum(policy[..., None] * transition, axis=1)
@@ -30,24 +32,18 @@ def mean_of_members(transition: jax.Array | sparse.Sparse) -> Any:
     """The mean transition of an ensemble."""
     if isinstance(transition, sparse.Sparse):
         return sparse.mean(transition)
-    # XLA's sum over a leading axis takes 20 times as long on CPU: it leaves the order of memory.
-    total = jax.lax.platform_dependent(transition, cpu=_sum_in_turn, default=lambda x: x.sum(0))
-    return total / len(transition)
+    return _members.mean(transition)
 
 
-def _sum_in_turn(x: jax.Array) -> jax.Array:
-    return jax.lax.scan(lambda total, part: (total + part, None), x[0], x[1:])[0]
-
-
-def next_mean(transition: jax.Array | sparse.Sparse, v: jax.Array) -> jax.Array:
+def next_mean(transition: jax.Array | sparse.Sparse | sparse.Columns, v: jax.Array) -> jax.Array:
     """`[S, A]` mean of the value `[S]` of the next state."""
-    if isinstance(transition, sparse.Sparse):
+    if isinstance(transition, sparse.Sparse | sparse.Columns):
         return sparse.next_mean(transition, v)
     return average("sat,t->sa", transition, v)
 
 
 def next_variance(
-    transition: jax.Array | sparse.Sparse,
+    transition: jax.Array | sparse.Sparse | sparse.Columns,
     v: jax.Array,
     centre: jax.Array,
     within: jax.Array | float = 0.0,
@@ -66,7 +62,7 @@ def next_variance(
     Returns:
         `[S, A]`, at least 0.
     """
-    if isinstance(transition, sparse.Sparse):
+    if isinstance(transition, sparse.Sparse | sparse.Columns):
         going_on, mass = sparse.next_square(transition, v, centre, within)
         return going_on + _missing(mass) * jnp.square(centre)
     missing = _missing(transition.sum(-1))
@@ -96,52 +92,81 @@ def over_actions(policy: jax.Array, x: jax.Array) -> jax.Array:
     return average("sa,...sa->...s", policy, x)
 
 
-def moments_of_v(transition, policy, v):
-    """Mean and variance `[S]` of V(s') over a and s'."""
-    mean = over_actions(policy, next_mean(transition, v))
-    centre = jnp.broadcast_to(mean[:, None], policy.shape)
-    return mean, over_actions(policy, next_variance(transition, v, centre))
+class Forms(NamedTuple):
+    """A quantity of states, and of states and actions."""
+
+    v: jax.Array  # [S]
+    q: jax.Array  # [S, A]
 
 
-def moments_of_q(transition, policy, q):
-    """Mean and variance `[S, A]` of Q(s', a') over s' and a'."""
-    v = over_actions(policy, q)
-    within = over_actions(policy, jnp.square(q - v[:, None]))
-    mean = next_mean(transition, v)
-    return mean, next_variance(transition, v, mean, within)
+class Part(NamedTuple):
+    """What one member adds to the local uncertainty; None where the form does not need it."""
+
+    expected: Forms | None  # mean value of the next state, by the values of the mean MDP
+    subtracted: Forms | None
 
 
-def local_uncertainty(form, next_moments, ensemble, members, mean):
-    """Local uncertainty of V or Q; a UBE propagates discount^2 times it.
+def next_moments(transition, policy: jax.Array, value: Forms) -> tuple[Forms, Forms]:
+    """Mean and variance of V(s') over a and s', and of Q(s', a') over s' and a'.
+
+    Args:
+        transition: of one MDP.
+        policy: `[S, A]`.
+        value: V and Q of one policy, so that V is the mean of Q over its actions.
+    """
+    within = over_actions(policy, jnp.square(value.q - value.v[:, None]))
+    mean = next_mean(transition, value.v)
+    spread = next_variance(transition, value.v, mean)
+    mean_v = over_actions(policy, mean)
+    # Total variance: within the actions, and between them
+    spread_v = over_actions(policy, spread + jnp.square(mean - mean_v[:, None]))
+    return Forms(mean_v, mean), Forms(spread_v, spread + next_mean(transition, within))
+
+
+def local_part(form: str, transition, policy: jax.Array, value: Forms, mean: Forms) -> Part:
+    """One member's share in the local uncertainty, for `local_uncertainty`.
+
+    Args:
+        form: as there.
+        transition: the member's.
+        policy: `[S, A]`.
+        value: the member's.
+        mean: value of the mean MDP.
+    """
+    spread_of = lambda value: next_moments(transition, policy, value)[1]
+    if form == "upper_bound":
+        return Part(None, value)
+    if form == "total":
+        return Part(None, spread_of(value))
+    expected, spread_of_mean = next_moments(transition, policy, mean)
+    if form == "pombu":
+        return Part(expected, None)
+    if form == "gap":
+        return Part(expected, jax.tree.map(jnp.subtract, spread_of(value), spread_of_mean))
+    return Part(expected, spread_of(jax.tree.map(jnp.subtract, value, mean)))
+
+
+def local_uncertainty(form: str, parts: Part, mean_transition, policy: jax.Array, mean: Forms):
+    """Local uncertainties, discount^2 times which a UBE propagates.
 
     Args:
         form: "total", "gap" or "difference", as for `ube.solve_exact`; "pombu" or "upper_bound".
-        next_moments: `moments_of_v` or `moments_of_q`.
-        ensemble: transitions of N members, their mean, and the policy `[S, A]`.
-        members: `[N, S]` V or `[N, S, A]` Q of each member.
-        mean: `[S]` or `[S, A]`, of the mean MDP.
+        parts: of N members, with a leading axis.
+        mean_transition: of the mean MDP.
+        policy: `[S, A]`.
+        mean: value of the mean MDP.
 
     Returns:
-        `[S]` or `[S, A]`.
+        `Forms`.
     """
-    transition, mean_transition, policy = ensemble
+    over_members = lambda statistic, forms: jax.tree.map(statistic, forms)
     if form == "upper_bound":
-        return members.var(0)
-
-    def aleatoric(transition, value):
-        return next_moments(transition, policy, value)[1]
-
-    def of_members(value):  # each member's transition and value
-        return sparse.over_members(aleatoric, transition, value)
-
-    def of_mean(value):  # each member's transition, the mean value
-        return sparse.over_members(lambda member: aleatoric(member, value), transition)
-
-    if form == "total":
-        return aleatoric(mean_transition, mean) - of_members(members).mean(0)
-    expected = lambda member: next_moments(member, policy, mean)[0]
-    w = sparse.over_members(expected, transition).var(0)
+        return over_members(_members.variance, parts.subtracted)
     if form == "pombu":
-        return w
-    gap = of_members(members) - of_mean(mean) if form == "gap" else of_members(members - mean)
-    return w - gap.mean(0)
+        return over_members(_members.variance, parts.expected)
+    subtracted = over_members(_members.mean, parts.subtracted)
+    if form == "total":
+        spread = next_moments(mean_transition, policy, mean)[1]
+    else:
+        spread = over_members(_members.variance, parts.expected)
+    return jax.tree.map(jnp.subtract, spread, subtracted)

@@ -156,8 +156,8 @@ def solve_warm(
     in every iteration, and one alone may stay there.
 
     Args:
-        flow: `[N, S, S]` probabilities of the next state; rows sum to at most 1. If sparse, arrays
-            `[M, S]` that all systems share, or `[N, M, S]`.
+        flow: `[N, S, S]` probabilities of the next state; rows sum to at most 1. If sparse, one
+            `Flow` that all systems share, or of N members.
         rhs: `[N, S]`.
         discount: in [0, 1].
         start: `[N, S]` initial guess.

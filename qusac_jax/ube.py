@@ -24,7 +24,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax import linear, sparse
+from qusac_jax import _members, linear, sparse
 from qusac_jax._checks import (
     check_problem,
     check_real,
@@ -36,12 +36,13 @@ from qusac_jax._checks import (
 )
 from qusac_jax._fields import check_choice
 from qusac_jax._next_values import (
+    Forms,
     flow_of,
+    local_part,
     local_uncertainty,
     mean_of_members,
-    moments_of_q,
-    moments_of_v,
     next_mean,
+    next_moments,
     over_actions,
 )
 from qusac_jax.moments import Moments, solve_moments
@@ -304,6 +305,8 @@ def _as_floating(transition, reward, dtype=None) -> Any:
 
 @jax.jit
 def _solve_bellman(transition, reward, policy, discount) -> Values:
+    if isinstance(transition, Sparse):
+        transition = sparse.columns(transition)
     solution = linear.solve(
         flow_of(transition, policy), over_actions(policy, reward)[:, None], discount
     )
@@ -312,30 +315,37 @@ def _solve_bellman(transition, reward, policy, discount) -> Values:
     return Values(v, q, solution.residual, solution.condition)
 
 
-def _solve_members(transition, reward, policy, discount) -> Values:
-    one = lambda transition, reward: _solve_bellman(transition, reward, policy, discount)
-    return sparse.over_members(one, transition, reward)
-
-
 @functools.partial(jax.jit, static_argnames="form")
 def _solve_ube(
     transition, reward, policy, discount, mean_transition, mean_reward, min_local=None, *, form
 ) -> Variance:
     mean_transition = mean_of_members(transition) if mean_transition is None else mean_transition
-    mean_reward = reward.mean(0) if mean_reward is None else mean_reward
-    members = _solve_members(transition, reward, policy, discount)
+    if isinstance(mean_transition, Sparse):
+        mean_transition = sparse.columns(mean_transition)
+    mean_reward = _members.mean(reward) if mean_reward is None else mean_reward
     mean = _solve_bellman(mean_transition, mean_reward, policy, discount)
-    ensemble = (transition, mean_transition, policy)
-    local_v = local_uncertainty(form, moments_of_v, ensemble, members.v, mean.v)
-    local_q = local_uncertainty(form, moments_of_q, ensemble, members.q, mean.q)
-    reward_v = over_actions(policy, reward).var(0) + discount**2 * local_v
-    reward_q = reward.var(0) + discount**2 * local_q
+    mean_value = Forms(mean.v, mean.q)
+
+    def of_member(transition, reward):
+        solved = _solve_bellman(transition, reward, policy, discount)
+        part = local_part(form, transition, policy, Forms(solved.v, solved.q), mean_value)
+        return part, solved.residual, solved.condition
+
+    parts, residual, condition = sparse.over_columns(of_member, transition, reward)
+    local = local_uncertainty(form, parts, mean_transition, policy, mean_value)
+    reward_v = _members.variance(over_actions(policy, reward)) + discount**2 * local.v
+    reward_q = _members.variance(reward) + discount**2 * local.q
     if min_local is not None:
         reward_v, reward_q = jnp.maximum(reward_v, min_local), jnp.maximum(reward_q, min_local)
     v, q, solution = _propagate(mean_transition, policy, discount, reward_v, reward_q)
-    residual = jnp.maximum(solution.residual, jnp.maximum(members.residual.max(), mean.residual))
-    condition = jnp.maximum(members.condition.max(), mean.condition)
-    return Variance(v, q, local_v, local_q, residual, jnp.maximum(condition, solution.condition))
+    largest = lambda members, *others: functools.reduce(jnp.maximum, others, members.max())
+    return Variance(
+        v,
+        q,
+        *local,
+        largest(residual, mean.residual, solution.residual),
+        largest(condition, mean.condition, solution.condition),
+    )
 
 
 def _propagate(transition, policy, discount, reward_v, reward_q):
@@ -352,22 +362,21 @@ def _propagate(transition, policy, discount, reward_v, reward_q):
 
 @jax.jit
 def _ensemble_variance(transition, reward, policy, discount) -> Variance:
-    members = _solve_members(transition, reward, policy, discount)
-    v, q = members.v.var(0), members.q.var(0)
+    one = lambda transition, reward: _solve_bellman(transition, reward, policy, discount)
+    members = sparse.over_columns(one, transition, reward)
+    v, q = _members.variance(members.v), _members.variance(members.q)
     return Variance(v, q, v, q, members.residual.max(), members.condition.max())
 
 
 @jax.jit
 def _decompose(transition, reward, policy, discount) -> Decomposition:
     mean_transition = mean_of_members(transition)
-    mean = _solve_bellman(mean_transition, reward.mean(0), policy, discount)
-
-    def parts(next_moments, value):
-        _, total = next_moments(mean_transition, policy, value)
-        moments_of = lambda member: next_moments(member, policy, value)
-        means, variances = sparse.over_members(moments_of, transition)
-        return total, means.var(0), variances.mean(0)
-
-    return Decomposition(
-        *parts(moments_of_v, mean.v), *parts(moments_of_q, mean.q), mean.residual, mean.condition
-    )
+    mean = _solve_bellman(mean_transition, _members.mean(reward), policy, discount)
+    value = Forms(mean.v, mean.q)
+    moments_of = lambda transition: next_moments(transition, policy, value)
+    total = moments_of(mean_transition)[1]
+    means, variances = sparse.over_columns(moments_of, transition)
+    epistemic = jax.tree.map(_members.variance, means)
+    aleatoric = jax.tree.map(_members.mean, variances)
+    in_v, in_q = zip(total, epistemic, aleatoric, strict=True)
+    return Decomposition(*in_v, *in_q, mean.residual, mean.condition)
