@@ -161,11 +161,11 @@ def test_numpy_solves_the_same_problem(method):
 
 def test_scipy_solves_the_same_sparse_problem():
     transition, reward, policy = solves.sparse_problem(50, "local")
-    systems = solves._systems(transition, reward, policy)
+    systems = solves._systems(transition, reward, policy, 0.95)
     assert len(systems) == len(reward) + 2
     first = jax.tree.map(jnp.asarray, transition)
     first = first._replace(probability=first.probability[0])
-    values = ube.solve_bellman(first, reward[0], policy, solves._SPARSE_DISCOUNT).v
+    values = ube.solve_bellman(first, reward[0], policy, 0.95).v
     for solver in (solves._lu, solves._bicgstab):
         np.testing.assert_allclose(solver(*systems[0])[:, 0], values, rtol=1e-4, atol=1e-5)
 

@@ -31,8 +31,13 @@ _ARRAYS = 4  # as large as the ensemble's transitions, that a solution takes abo
 # Systems that are factorized: of the members, of the mean MDP, of the variance.
 _SYSTEMS = {"exact_ube": _MEMBERS + 2, "pombu": 2, "upper_bound": _MEMBERS + 2}
 
-_SPARSE_STATES = {"random": (1_000, 10_000, 100_000), "local": (100_000,), "chain": (100_000,)}
-_SPARSE_ACTIONS, _SUCCESSORS, _SPARSE_DISCOUNT = 4, 5, 0.95
+# States and discounts by structure; the first of each is in the quick table.
+_SPARSE = {
+    "random": ((10**3, 0.95), (10**4, 0.95), (10**5, 0.95), (10**6, 0.95), (10**6, 0.99)),
+    "local": ((10**5, 0.99), (10**5, 0.999)),
+    "chain": ((10**5, 0.99),),
+}
+_SPARSE_ACTIONS, _SUCCESSORS = 4, 5
 _REACH = {"local": 10, "chain": 1}  # of successors, in states
 _SPARSE_TOLERANCE = 1e-6  # as that of the library in float32
 
@@ -137,36 +142,38 @@ def sparse_problem(
 
 
 def sparse_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
-    """A row for each structure and number of states, always of one seed."""
+    """A row for each structure, number of states and discount, always of one seed."""
     del methods
-    for structure, sizes in _SPARSE_STATES.items():
-        for num_states in sizes[:1] if setting.is_quick else sizes:
+    for structure, rows in _SPARSE.items():
+        for num_states, discount in rows[:1] if setting.is_quick else rows:
             pairs = num_states * _SPARSE_ACTIONS
             yield Job(
                 case="ube_solve_sparse",
                 method="exact_ube",
                 num_seeds=1,
                 sizes=f"{structure}: S {num_states}, A {_SPARSE_ACTIONS}, N {_MEMBERS}, "
-                f"K {_SUCCESSORS}",
+                f"K {_SUCCESSORS}, discount {discount}",
                 unit="solves",
                 memory=_ARRAYS * 4 * _MEMBERS * pairs * _SUCCESSORS,
                 calls=f"up to {1 + setting.repeat} solves",
-                measure=functools.partial(_measure_sparse, setting, num_states, structure),
+                measure=functools.partial(
+                    _measure_sparse, setting, num_states, structure, discount
+                ),
             )
 
 
 def _measure_sparse(
-    setting: Setting, num_states: int, structure: str, limits: Limits
+    setting: Setting, num_states: int, structure: str, discount: float, limits: Limits
 ) -> Measurement:
     del limits  # how many iterations there are is known only afterwards
     problem = sparse_problem(num_states, structure)
     on_device = jax.tree.map(jnp.asarray, problem)
-    solve = jax.jit(functools.partial(ube.solve_exact, discount=_SPARSE_DISCOUNT))
+    solve = jax.jit(functools.partial(ube.solve_exact, discount=discount))
     compiled = measure.compile_for(solve, *on_device)
     timing = measure.timed(lambda: jax.block_until_ready(compiled.call(*on_device)), setting.repeat)
     baseline = None
     if setting.has_baselines:
-        systems = _systems(*problem)
+        systems = _systems(*problem, discount)
         solver = _bicgstab if structure == "random" else _lu
         seconds = measure.timed(lambda: [solver(*each) for each in systems], setting.repeat)
         name = f"SciPy {scipy.__version__}, {solver.__name__[1:]}, solves alone"
@@ -175,7 +182,7 @@ def _measure_sparse(
 
 
 def _systems(
-    transition: sparse.Sparse, reward: np.ndarray, policy: np.ndarray
+    transition: sparse.Sparse, reward: np.ndarray, policy: np.ndarray, discount: float
 ) -> list[tuple[Any, np.ndarray]]:
     """The matrices of `solve_exact` in float64, each with its right-hand sides `[J, S]`.
 
@@ -187,11 +194,8 @@ def _systems(
     identity = scipy.sparse.identity(num_states, format="csr")
     values = [*(policy * reward).sum(-1), (policy * reward.mean(0)).sum(-1)]
     weights = [*probability, probability.mean(0)]
-    cases = [
-        (weight, _SPARSE_DISCOUNT, value[None])
-        for weight, value in zip(weights, values, strict=True)
-    ]
-    cases.append((weights[-1], _SPARSE_DISCOUNT**2, np.stack([values[-1]] * 2)))
+    cases = [(weight, discount, value[None]) for weight, value in zip(weights, values, strict=True)]
+    cases.append((weights[-1], discount**2, np.stack([values[-1]] * 2)))
     systems = []
     for weight, factor, rhs in cases:
         rows = (policy[..., None] * weight).reshape(num_states, -1).astype(np.float64)

@@ -96,15 +96,13 @@ def _steps_to_goal(target: np.ndarray, num_states: int) -> np.ndarray:
     return distance[:num_states]
 
 
-def maze(
-    side: int = 224, *, success: float = 0.9, loops: float = 0.1, seed: int = 0
-) -> Environment:
+def maze(side: int = 10, *, success: float = 0.9, loops: float = 0.1, seed: int = 0) -> Environment:
     """A random maze: start in one corner, the goal in the opposite one.
 
     Rooms on a grid are joined by a random spanning tree, and by some of the other doors.
 
     Args:
-        side: rooms along a side, at least 2; the default has over 1e5 states.
+        side: rooms along a side, at least 2; 10 make 206 states, 224 over 1e5.
         success: as for `grid`.
         loops: share of the doors that the tree leaves closed and that are opened nevertheless.
         seed: of the random doors.
