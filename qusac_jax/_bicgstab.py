@@ -14,6 +14,8 @@ from qusac_jax import _control
 # machine epsilons of x.
 _RESIDUAL_SLACK = 2
 _ROUNDING_ERRORS = 10
+# The residual need not shrink in each round, but what a breakdown makes of x is not kept.
+_GROWTH = 10
 
 Apply = Callable[[jax.Array], jax.Array]
 Dot = Callable[[jax.Array, jax.Array], jax.Array]
@@ -59,7 +61,7 @@ def solve(
             rounding `x` causes, where that is larger).
         max_iterations: in all rounds together.
         precondition: an approximate inverse of `apply`.
-        round_length: iterations after which a round begins anew, which ends a breakdown.
+        round_length: iterations after which a round begins anew.
         dot: `[N]` inner products of `[N, S]` and `[N, S]`; by default sums of products.
         half_steps: whether to end after the first product of an iteration where that is enough.
 
@@ -80,11 +82,19 @@ def solve(
         if round_length is not None:
             left = jnp.minimum(left, round_length)
         target = tolerance * scale
+        size = norm(residual)[:, None]
+        # Where few states have a residual, those of later steps are elsewhere, and with it for a
+        # shadow the round breaks down; this shadow is everywhere, and another one in each round.
+        shadow = jnp.where(count > 0, residual + size * _anything(residual, count), residual)
         options = (precondition, dot, half_steps)
-        correction, taken = _one_round(apply, residual, target, left, *options)
+        correction, taken = _one_round(apply, residual, shadow, target, left, *options)
+        new_residual = rhs - apply(x + correction)
+        # Also false for NaN
+        is_kept = norm(new_residual)[:, None] < _GROWTH * size
         # A round that takes no step would be repeated for ever
         count = jnp.where(taken > 0, count + taken, max_iterations)
-        return count, x + correction, rhs - apply(x + correction)
+        x = jnp.where(is_kept, x + correction, x)
+        return count, x, jnp.where(is_kept, new_residual, residual)
 
     x, residual = start if isinstance(start, tuple) else (start, rhs - apply(start))
     carry = (jnp.zeros((), jnp.int32), x, residual)
@@ -97,13 +107,21 @@ def norm(x: jax.Array) -> jax.Array:
     return jnp.linalg.norm(x, axis=-1)
 
 
-def _one_round(apply, residual, target, max_iterations, precondition, dot, half_steps):
-    """Textbook BiCGStab on N systems at once; a system that has converged stands still.
+def _anything(like, salt):
+    """`[S]` of norm 0.3, with entries to both sides of 0 in no order that states have."""
+    index = jnp.arange(like.shape[-1], dtype=jnp.uint32)
+    index = index + like.shape[-1] * salt.astype(jnp.uint32)
+    share = (index * jnp.uint32(2654435769)).astype(like.dtype) / 2.0**32  # Knuth's hash
+    return (share - 0.5) / jnp.sqrt(jnp.asarray(like.shape[-1], like.dtype))
+
+
+def _one_round(apply, residual, shadow, target, max_iterations, precondition, dot, half_steps):
+    """Textbook BiCGStab on N systems at once; one that has converged or broken down stands still.
 
     Returns the change of x that takes the norms of the residuals `[N, S]` below `target` `[N]`, and
     the number of iterations.
     """
-    tiny = jnp.finfo(residual.dtype).tiny
+    eps, tiny = jnp.finfo(residual.dtype).eps, jnp.finfo(residual.dtype).tiny
     dot = _sum_of_products if dot is None else dot
 
     def divide(a, b):
@@ -129,7 +147,6 @@ def _one_round(apply, residual, target, max_iterations, precondition, dot, half_
 
     def step(carry):
         count, active, x, residual, direction, shadow_product = carry
-        moves = active[:, None]
         towards = prepared(direction)
         image = apply(towards)
         alpha = divide(shadow_product, dot(shadow, image))
@@ -140,16 +157,20 @@ def _one_round(apply, residual, target, max_iterations, precondition, dot, half_
         new_product = dot(shadow, new_residual)
         beta = divide(new_product, shadow_product) * divide(alpha[:, 0], omega[:, 0])
         new_direction = new_residual + beta * (direction - omega * image)
+        new_size = jnp.sqrt(dot(new_residual, new_residual))
+        moves = (active & jnp.isfinite(new_size) & jnp.isfinite(new_product))[:, None]
+        # Below, the product is nothing but rounding errors.
+        goes_on = jnp.abs(new_product) > eps * shadow_size * new_size
         return (
             count + 1,
-            active & is_active(new_residual),
+            moves[:, 0] & goes_on & (new_size > target),
             jnp.where(moves, x + alpha * towards + omega * half_towards, x),
             jnp.where(moves, new_residual, residual),
             jnp.where(moves, new_direction, direction),
-            jnp.where(active, new_product, shadow_product),
+            jnp.where(moves[:, 0], new_product, shadow_product),
         )
 
-    shadow = residual
+    shadow_size = jnp.sqrt(dot(shadow, shadow))
     zero = jnp.zeros((), jnp.int32)
     start = (jnp.zeros_like(residual), residual, residual, dot(shadow, residual))
     carry = jax.lax.while_loop(proceed, step, (zero, is_active(residual), *start))

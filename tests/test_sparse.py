@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qusac_jax import sparse, ube
+from qusac_jax import linear, sparse, ube
+from qusac_jax.tabular import problems
 
 ROOT = pathlib.Path(__file__).parents[1]
 ENSEMBLE_SOLVERS = {
@@ -169,6 +170,26 @@ def test_long_chain_needs_its_preconditioner(back):
     np.testing.assert_allclose(visits.sum(), result.v[-2], rtol=1e-6)
 
 
+def test_a_single_reward_far_away_is_found():
+    # BiCGStab's residual moves along the way and leaves its first, the usual shadow, behind.
+    maze = problems.maze(30)
+    transition = sparse.Sparse(
+        jnp.asarray(maze.transition.next_state, jnp.int32),
+        jnp.asarray(maze.transition.probability, jnp.float32),
+    )
+    solve = jax.jit(lambda flow, rhs: linear.solve_warm(flow, rhs, 0.99, jnp.zeros_like(rhs)))
+    rng = np.random.default_rng(0)
+    for policy in rng.integers(maze.num_actions, size=(20, maze.num_states)):
+        flow = sparse.chosen(transition, jnp.asarray(policy))
+        rhs = np.zeros((1, maze.num_states), np.float32)
+        rhs[0, rng.integers(maze.num_states)] = 1
+        solution = solve(flow, rhs)
+        system = np.eye(maze.num_states) - 0.99 * sparse.to_scipy(flow).toarray()
+        np.testing.assert_allclose(system @ solution.x[0], rhs[0], atol=1e-4)
+        assert not solution.fell_back
+        assert solution.iterations < 500
+
+
 def test_unreachable_states_have_values_too():
     # Nothing leads to state 2, which leads to state 0 with value 1.
     transition = sparse.Sparse(np.array([[[3]], [[3]], [[0]]]), np.ones((3, 1, 1)))
@@ -240,7 +261,8 @@ def test_sharded_over_two_devices_along_members_or_states():
     program = """
         import jax, jax.numpy as jnp, numpy as np
         from jax.sharding import NamedSharding, PartitionSpec as P
-        from qusac_jax import sparse, ube
+        from qusac_jax import linear, sparse, ube
+from qusac_jax.tabular import problems
         rng = np.random.default_rng(0)
         N, S, A, K = 4, 64, 2, 3
         transition = sparse.Sparse(
