@@ -34,10 +34,6 @@ class DynamicsConfig:
 
     hidden: tuple[int, ...] = checked((200, 200, 200, 200), _fields.layer_sizes)  # of each member
     learning_rate: float = checked(1e-3, _fields.positive)  # of Adam
-    # Times half the squared weights is added to each member's loss.
-    weight_decay: float = checked(
-        0.0, _fields.at_least(0, "0 is the default, 5e-5 that of the authors' later code")
-    )
     init_scale: float = checked(2.0, _fields.positive)  # widens the truncated-normal weights
     normalize_inputs: bool = checked(False, _fields.boolean)  # by the statistics of D
     # Rollouts stay inside the range that the observations of D have, per dimension.

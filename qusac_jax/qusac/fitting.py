@@ -217,9 +217,6 @@ def _loss(
         width = bounds["max_log_var"] - bounds["min_log_var"]
         pull = width * jnp.mean(losses.nll_weight(log_var, beta), axis=1)
         total += _BOUND_WEIGHT * jnp.sum(pull)
-    if problem.config.weight_decay:
-        squares = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params))
-        total += 0.5 * problem.config.weight_decay * squares
     if problem.config.learn_termination:
         # Other weights than those of the means and variances, which it therefore leaves alone.
         total += _termination_loss(problem, slots, is_there, params)

@@ -19,7 +19,7 @@ _SAC = Config(
     method="ensemble_mean", risk=0.0, num_critics=2, critic_data="replay", updates_per_step=1
 )
 # Algorithm 2 as the paper's table (appendix D.1) and what its authors say of their code have it.
-# The critics' gain and the weight decay are those of their later code, whose curves are published.
+# The critics' gain is that of their later code, whose learning curves are published.
 _PAPER = Config(
     clip_u=False,
     gap_samples=10,
@@ -28,7 +28,6 @@ _PAPER = Config(
         learn_variance_bounds=False,
         bootstrap=True,
         nll_beta=0.0,
-        weight_decay=5e-5,
         stop_rule="mean",
         max_epochs=10**6,
         max_steps=10**9,

@@ -113,7 +113,6 @@ def test_the_papers_presets_share_its_model_but_for_sac():
     paper, mbpo = presets.get("paper"), presets.get("paper_mbpo")
     assert paper.dynamics == mbpo.dynamics
     assert (paper.dynamics.nll_beta, paper.dynamics.ema_decay, paper.clip_u) == (0.0, 0.0, False)
-    assert paper.dynamics.weight_decay == 5e-5
     assert (mbpo.num_critics, mbpo.risk, mbpo.num_groups) == (2, 0.0, 1)
     sac = presets.get("paper_sac")
     assert sac == dataclasses.replace(presets.get("sac"), updates_per_step=10)

@@ -171,18 +171,6 @@ def test_the_mean_is_pulled_by_the_variance_to_the_power_beta_less_one(beta):
 
 
 @pytest.mark.slow
-def test_weight_decay_pulls_every_weight_to_zero():
-    # One batch, so one step; Adam's first is as long as the learning rate, whatever the gradient.
-    buffer = replay.add(replay.init(CAPACITY, 2, 1), linear_gaussian(jax.random.key(0), 60))
-    changes = {"max_epochs": 1, "ema_decay": 0.0, "learning_rate": 3e-3}
-    dynamics, _ = fit(fresh(), buffer, jax.random.key(1), weight_decay=1e6, **changes)
-    # Biases are zero at first, and go where the data want them.
-    moved = jax.tree.map(lambda new, old: (new - old)[old != 0], dynamics.params, fresh().params)
-    expected = jax.tree.map(lambda old: -3e-3 * np.sign(old[old != 0]), fresh().params)
-    chex.assert_trees_all_close(moved, expected, atol=1e-4)
-
-
-@pytest.mark.slow
 def test_weights_are_the_average_of_those_of_the_steps():
     # 60 transitions make one batch, so each epoch is one step, and fits with a decay of 0 that stop
     # after 1, 2, 3 and 4 epochs give the weights of each step.
