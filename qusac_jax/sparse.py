@@ -317,7 +317,7 @@ def chosen(transition: Sparse, policy: jax.Array) -> Flow:
 def chosen_of_members(transition: Sparse, policy: jax.Array) -> Flow:
     """`chosen` of N members, whose successors are shared or not, as they are there."""
     axes = _member_axes(transition)
-    out = Flow(*axes, None)
+    out = Flow(axes.next_state, axes.probability, None)
     return jax.vmap(chosen, in_axes=(axes, None), out_axes=out)(transition, policy)
 
 

@@ -342,7 +342,8 @@ def _solve_ube(
     return Variance(
         v,
         q,
-        *local,
+        local.v,
+        local.q,
         largest(residual, mean.residual, solution.residual),
         largest(condition, mean.condition, solution.condition),
     )
