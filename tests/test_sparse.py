@@ -261,8 +261,7 @@ def test_sharded_over_two_devices_along_members_or_states():
     program = """
         import jax, jax.numpy as jnp, numpy as np
         from jax.sharding import NamedSharding, PartitionSpec as P
-        from qusac_jax import linear, sparse, ube
-from qusac_jax.tabular import problems
+        from qusac_jax import sparse, ube
         rng = np.random.default_rng(0)
         N, S, A, K = 4, 64, 2, 3
         transition = sparse.Sparse(
