@@ -161,7 +161,7 @@ def over_columns(function: Callable[..., Any], transition: Any, *arrays: jax.Arr
     """`over_members` for a function of `Columns` in place of a `Sparse`."""
     if not isinstance(transition, Sparse):
         return over_members(function, transition, *arrays)
-    is_shared = transition.next_state.ndim < transition.probability.ndim
+    is_shared = _member_axes(transition).next_state is None
     # Once for all members, and one array for the mean MDP too
     shared = _states_last(_states, transition.next_state) if is_shared else None
 
