@@ -237,7 +237,6 @@ def train(
         directory = _open(everyone, workdir, description(options, spec, config, about))
         if options.wandb:
             directory.add_logger(wandb_logger.Wandb)
-        print(f"run directory: {workdir}", flush=True)
         trace = Trace(options.profile)
         setup = Setup(
             directory,
@@ -259,6 +258,7 @@ def train(
         )
         # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
         with cli.stop_signals(stops_within) as came, trace:
+            print(f"run directory: {workdir}", flush=True)  # from here on Ctrl-C saves
             run = make(setup)
             run.resume(options.resume)
             stopped = processes.stopped_together(everyone, came)

@@ -68,7 +68,7 @@ def run(
         directory,
         environment,
         progress,
-        method=method,
+        config=config.agent,
         length=length,
         seeds=[seed],
         timestamps=timestamps,

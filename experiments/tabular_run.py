@@ -13,11 +13,11 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import cli, cost
+from experiments import cli, cost, files
 from experiments import seeds as spread
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax.checkpoint import Checkpointer
-from qusac_jax.tabular import environments, experiment
+from qusac_jax.tabular import agent, environments, experiment
 
 _SECONDS_BETWEEN_CHECKPOINTS = 120.0
 _TIMED_CHUNKS = 3  # after which a run says how long it takes; the first includes compilation
@@ -114,7 +114,7 @@ def run(
         directory,
         environment,
         progress,
-        method=method,
+        config=config.agent,
         length=length,
         seeds=seeds,
         timestamps=timestamps,
@@ -151,12 +151,12 @@ def write_results(
     environment: environments.Environment,
     progress: experiment.Progress,
     *,
-    method: str,
+    config: agent.Config,
     length: int,
     seeds: Sequence[int],
     timestamps: list[tuple[int, float]],
 ) -> dict[str, Any]:
-    """Writes metrics.csv and summary.json, which is returned.
+    """Writes metrics.csv and summary.json, which is returned, and warns of doubtful plans.
 
     `timestamps` are pairs of episodes done and the time then, in seconds.
     """
@@ -164,7 +164,7 @@ def write_results(
     _write_metrics(directory.path / "metrics.csv", seeds, result)
     learning_time = experiment.learning_time(result.solved).tolist()
     summary = {
-        "method": method,
+        "method": config.method,
         "env": environment.name,
         "length": length or None,
         "num_seeds": len(seeds),
@@ -174,9 +174,33 @@ def write_results(
         "learning_time": [None if math.isnan(episode) else episode for episode in learning_time],
         "seconds_per_episode": _seconds_per_episode(timestamps, len(seeds))
         or directory.read_summary().get("seconds_per_episode"),
+        "warnings": _warnings(progress.metrics, config),
     }
     directory.write_summary(summary)
+    for warning in summary["warnings"]:
+        files.warn(f"{directory.path}: {warning}")
     return summary
+
+
+def _warnings(metrics: experiment.Metrics, config: agent.Config) -> list[str]:
+    """What a reader of the results must know of the plans."""
+    num_plans = np.size(metrics.steps)
+    warnings = []
+    unsolved = np.zeros(1) if metrics.unsolved is None else np.asarray(metrics.unsolved)
+    if np.any(unsolved):
+        warnings.append(
+            f"{unsolved.sum():.0f} solves, in {np.sum(unsolved > 0)} of {num_plans} plans (column "
+            "unsolved of metrics.csv), ended before their tolerance, and their policies were "
+            "chosen by the best values there were; use a lower --discount"
+        )
+    at_limit = np.sum(np.asarray(metrics.steps) >= config.max_steps)
+    if at_limit:
+        warnings.append(
+            f"policy iteration took all of its {config.max_steps} steps in {at_limit} of "
+            f"{num_plans} plans (column policy_steps of metrics.csv), and its policy may not be "
+            "the last; in Python, raise tabular.agent.Config.max_steps"
+        )
+    return warnings
 
 
 def _write_metrics(path: pathlib.Path, seeds, result: experiment.Result) -> None:
@@ -190,6 +214,8 @@ def _write_metrics(path: pathlib.Path, seeds, result: experiment.Result) -> None
         "solved": result.solved.astype(int),
         "policy_steps": result.metrics.steps,
     }
+    if result.metrics.unsolved is not None:
+        fields["unsolved"] = result.metrics.unsolved
     partial = path.with_suffix(".partial")
     with partial.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -219,14 +245,23 @@ def _save(
     checkpointer: Checkpointer, directory: RunDirectory, progress: experiment.Progress
 ) -> None:
     metadata = {"identity": directory.identity()}
-    checkpointer.save(progress.num_episodes, progress.state, progress.metrics, metadata)
+    checkpointer.save(
+        progress.num_episodes, progress.state, _arrays_by_name(progress.metrics), metadata
+    )
+
+
+def _arrays_by_name(metrics: experiment.Metrics) -> dict[str, np.ndarray]:
+    return {name: array for name, array in metrics._asdict().items() if array is not None}
 
 
 def _restore(
     checkpointer: Checkpointer, directory: RunDirectory, begun: experiment.Progress, mode: str
 ) -> experiment.Progress:
     restore = checkpointer.restore_latest_good if mode == "latest_good" else checkpointer.restore
-    like = jax.tree.map(lambda array: np.zeros((len(array), 1), array.dtype), begun.metrics)
+    like = {
+        name: np.zeros((len(array), 1), array.dtype)
+        for name, array in _arrays_by_name(begun.metrics).items()
+    }
     restored = restore(begun.state, like)
     directory.check_checkpoint(restored.step, restored.metadata)
-    return experiment.Progress(restored.host, restored.device)
+    return experiment.Progress(experiment.Metrics(**restored.host), restored.device)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse.csgraph
 
-from qusac_jax import sparse
+from qusac_jax import _sparse_products
 from qusac_jax.sparse import Sparse
 
 ROW_TOLERANCE = 1e-5  # float32 rows of a thousand entries sum to 1 within this
@@ -307,7 +307,9 @@ def _flows(transition, policy: np.ndarray):
     next_state, probability = transition
     for i, member in enumerate(probability.reshape(-1, *probability.shape[-3:])):
         own = next_state if next_state.ndim == 3 else next_state[i]
-        yield sparse.to_scipy(sparse.under(Sparse(own, member), jnp.asarray(policy)))
+        yield _sparse_products.to_scipy(
+            _sparse_products.under(Sparse(own, member), jnp.asarray(policy))
+        )
 
 
 def check_result(result) -> None:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from qusac_jax import _members, sparse
+from qusac_jax import _members, _sparse_products, sparse
+from qusac_jax._sparse_products import Columns, Flow
 
 # Of a row's missing mass, in machine epsilons: what rounding alone can make of a sum of 1.
 _ROUNDING_ERRORS = 10
@@ -18,12 +19,10 @@ _ROUNDING_ERRORS = 10
 average = functools.partial(jnp.einsum, precision="highest")
 
 
-def flow_of(
-    transition: jax.Array | sparse.Sparse | sparse.Columns, policy: jax.Array
-) -> jax.Array | sparse.Flow:
+def flow_of(transition: jax.Array | sparse.Sparse | Columns, policy: jax.Array) -> jax.Array | Flow:
     """Transitions `[S, S]` of a policy `[S, A]`, in the form of `transition`."""
-    if isinstance(transition, sparse.Sparse | sparse.Columns):
-        return sparse.under(transition, policy)
+    if isinstance(transition, sparse.Sparse | Columns):
+        return _sparse_products.under(transition, policy)
     # Not a product: of many members, XLA's on CPU takes 7 times as long.
     return jnp.sum(policy[..., None] * transition, axis=1)
 
@@ -35,15 +34,15 @@ def mean_of_members(transition: jax.Array | sparse.Sparse) -> Any:
     return _members.mean(transition)
 
 
-def next_mean(transition: jax.Array | sparse.Sparse | sparse.Columns, v: jax.Array) -> jax.Array:
+def next_mean(transition: jax.Array | sparse.Sparse | Columns, v: jax.Array) -> jax.Array:
     """`[S, A]` mean of the value `[S]` of the next state."""
-    if isinstance(transition, sparse.Sparse | sparse.Columns):
-        return sparse.next_mean(transition, v)
+    if isinstance(transition, sparse.Sparse | Columns):
+        return _sparse_products.next_mean(transition, v)
     return average("sat,t->sa", transition, v)
 
 
 def next_variance(
-    transition: jax.Array | sparse.Sparse | sparse.Columns,
+    transition: jax.Array | sparse.Sparse | Columns,
     v: jax.Array,
     centre: jax.Array,
     within: jax.Array | float = 0.0,
@@ -62,8 +61,8 @@ def next_variance(
     Returns:
         `[S, A]`, at least 0.
     """
-    if isinstance(transition, sparse.Sparse | sparse.Columns):
-        going_on, mass = sparse.next_square(transition, v, centre, within)
+    if isinstance(transition, sparse.Sparse | Columns):
+        going_on, mass = _sparse_products.next_square(transition, v, centre, within)
         return going_on + _missing(mass) * jnp.square(centre)
     missing = _missing(transition.sum(-1))
     distance = jnp.square(v - centre[..., None]) + within

@@ -10,8 +10,8 @@ Axes: S states, J right-hand sides, N systems.
 import jax
 import jax.numpy as jnp
 
-from qusac_jax import _bicgstab, _control, sparse
-from qusac_jax.sparse import Flow
+from qusac_jax import _bicgstab, _control, _sparse_products
+from qusac_jax._sparse_products import Flow
 
 _TOLERANCE = {4: 1e-6, 8: 1e-12}  # of residuals, by bytes of a number
 _STEPS_TOLERANCE = 1e-4  # for expected steps, of which the size matters
@@ -47,7 +47,7 @@ def solve(flow: Flow, rhs: jax.Array, discount) -> tuple[jax.Array, jax.Array, j
         return solve_by(precondition, apply, b, start)
 
     precondition = _preconditioner(fixed, fixed_discount)
-    leak = 1 - fixed_discount * sparse.mass(fixed)
+    leak = 1 - fixed_discount * _sparse_products.mass(fixed)
     x, (residual, failed) = jax.lax.custom_linear_solve(
         lambda x: _apply(flow, discount, x),
         rhs.T,
@@ -85,7 +85,7 @@ def solve_warm(flow: Flow, rhs: jax.Array, discount, start: jax.Array):
     if flow.probability.ndim == 3:
         x, count, failed = jax.vmap(one, in_axes=(None, 0, 0))(flow, rhs, start)
     else:
-        x, count, failed = sparse.over_members(one, flow, rhs, start)
+        x, count, failed = _sparse_products.over_members(one, flow, rhs, start)
     return x, count.max(), failed.any()
 
 
@@ -136,7 +136,7 @@ def _dot(a, b):
 
 def _apply(flow, discount, x):
     """(I - discount * P) x for `[J, S]`."""
-    return x - discount * jax.vmap(sparse.propagate, in_axes=(None, 0))(flow, x)
+    return x - discount * jax.vmap(_sparse_products.propagate, in_axes=(None, 0))(flow, x)
 
 
 def _iterate(apply, rhs, start, tolerance, precondition):
@@ -166,13 +166,13 @@ def _steps(flow, discount, leak, precondition):
 
 
 def _is_chain(flow):
-    before, _, after = sparse.bands(flow)
-    return jnp.mean(before + after) > _CHAIN_SHARE * jnp.mean(sparse.mass(flow))
+    before, _, after = _sparse_products.bands(flow)
+    return jnp.mean(before + after) > _CHAIN_SHARE * jnp.mean(_sparse_products.mass(flow))
 
 
 def _preconditioner(flow, discount, *, transposed=False):
     """An approximate inverse of the system, `[J, S]` to `[J, S]`."""
-    before, stay, after = sparse.bands(flow)
+    before, stay, after = _sparse_products.bands(flow)
     is_chain = _is_chain(flow)
     if transposed:
         before, after = jnp.roll(after, 1), jnp.roll(before, -1)

@@ -16,7 +16,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax import _bicgstab, _control, _sparse_linear, sparse
+from qusac_jax import _bicgstab, _control, _sparse_linear
+from qusac_jax._sparse_products import Flow
 
 _CACHED_BYTES = 2**22  # of matrices; with more, solving in turn is faster (BUILD_NOTES.md)
 # Expected steps are at least 1, the first; a solution with clearly less is a singular system's.
@@ -31,7 +32,7 @@ class Solution(NamedTuple):
     condition: jax.Array  # [] expected discounted steps from the worst state; inf if singular
 
 
-def solve(flow: jax.Array | sparse.Flow, rhs: jax.Array, discount: chex.Numeric) -> Solution:
+def solve(flow: jax.Array | Flow, rhs: jax.Array, discount: chex.Numeric) -> Solution:
     """Solves (I - discount * flow) x = rhs, with one LU factorization or iteratively if sparse.
 
     Works under `jit`, `vmap` and `grad`. A relative error of x of about machine epsilon times
@@ -45,7 +46,7 @@ def solve(flow: jax.Array | sparse.Flow, rhs: jax.Array, discount: chex.Numeric)
     Returns:
         A `Solution`; the `condition` of a sparse system that was not solved is infinity too.
     """
-    if isinstance(flow, sparse.Flow):
+    if isinstance(flow, Flow):
         return Solution(*_sparse_linear.solve(flow, rhs, discount))
     system = jnp.eye(len(flow), dtype=flow.dtype) - discount * flow
     rhs = jnp.concatenate([rhs, jnp.ones_like(rhs[:, :1])], axis=1)
@@ -136,7 +137,7 @@ class IterativeSolution(NamedTuple):
 
 
 def solve_warm(
-    flow: jax.Array | sparse.Flow,
+    flow: jax.Array | Flow,
     rhs: jax.Array,
     discount: chex.Numeric,
     start: jax.Array,
@@ -170,7 +171,7 @@ def solve_warm(
 
     Source: van der Vorst (1992), "Bi-CGSTAB".
     """
-    if isinstance(flow, sparse.Flow):
+    if isinstance(flow, Flow):
         return IterativeSolution(*_sparse_linear.solve_warm(flow, rhs, discount, start))
     together = functools.partial(
         _solve_together, discount=discount, tolerance=tolerance, max_iterations=max_iterations

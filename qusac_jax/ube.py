@@ -24,7 +24,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax import _members, linear, sparse
+from qusac_jax import _members, _sparse_products, linear
 from qusac_jax._checks import (
     check_problem,
     check_real,
@@ -306,7 +306,7 @@ def _as_floating(transition, reward, dtype=None) -> Any:
 @jax.jit
 def _solve_bellman(transition, reward, policy, discount) -> Values:
     if isinstance(transition, Sparse):
-        transition = sparse.columns(transition)
+        transition = _sparse_products.columns(transition)
     solution = linear.solve(
         flow_of(transition, policy), over_actions(policy, reward)[:, None], discount
     )
@@ -321,7 +321,7 @@ def _solve_ube(
 ) -> Variance:
     mean_transition = mean_of_members(transition) if mean_transition is None else mean_transition
     if isinstance(mean_transition, Sparse):
-        mean_transition = sparse.columns(mean_transition)
+        mean_transition = _sparse_products.columns(mean_transition)
     mean_reward = _members.mean(reward) if mean_reward is None else mean_reward
     mean = _solve_bellman(mean_transition, mean_reward, policy, discount)
     mean_value = Forms(mean.v, mean.q)
@@ -331,7 +331,7 @@ def _solve_ube(
         part = local_part(form, transition, policy, Forms(solved.v, solved.q), mean_value)
         return part, solved.residual, solved.condition
 
-    parts, residual, condition = sparse.over_columns(of_member, transition, reward)
+    parts, residual, condition = _sparse_products.over_columns(of_member, transition, reward)
     local = local_uncertainty(form, parts, mean_transition, policy, mean_value)
     reward_v = _members.variance(over_actions(policy, reward)) + discount**2 * local.v
     reward_q = _members.variance(reward) + discount**2 * local.q
@@ -364,7 +364,7 @@ def _propagate(transition, policy, discount, reward_v, reward_q):
 @jax.jit
 def _ensemble_variance(transition, reward, policy, discount) -> Variance:
     one = lambda transition, reward: _solve_bellman(transition, reward, policy, discount)
-    members = sparse.over_columns(one, transition, reward)
+    members = _sparse_products.over_columns(one, transition, reward)
     v, q = _members.variance(members.v), _members.variance(members.q)
     return Variance(v, q, v, q, members.residual.max(), members.condition.max())
 
@@ -376,7 +376,7 @@ def _decompose(transition, reward, policy, discount) -> Decomposition:
     value = Forms(mean.v, mean.q)
     moments_of = lambda transition: next_moments(transition, policy, value)
     total = moments_of(mean_transition)[1]
-    means, variances = sparse.over_columns(moments_of, transition)
+    means, variances = _sparse_products.over_columns(moments_of, transition)
     epistemic = jax.tree.map(_members.variance, means)
     aleatoric = jax.tree.map(_members.mean, variances)
     in_v, in_q = zip(total, epistemic, aleatoric, strict=True)

@@ -12,13 +12,15 @@ import subprocess
 import sys
 import termios
 import types
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from experiments import heat_maps, tabular, tabular_figures, tabular_run
-from qusac_jax.tabular import experiment
+from qusac_jax.tabular import agent, experiment
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -325,7 +327,7 @@ def test_mistakes_are_one_line_and_code_2(arguments, message, tmp_path, capsys):
 def test_a_long_run_says_how_long_it_takes(seconds, said):
     # Of 20 episodes after the first chunk; nine times as many are left.
     lines = []
-    bar = types.SimpleNamespace(write=lines.append)
+    bar: Any = types.SimpleNamespace(write=lines.append)
     config = experiment.Config(num_episodes=210)
     timestamps = [(10, 0.0), (20, seconds / 2), (30, seconds)]
     tabular_run._announce_duration(bar, "sea", config, timestamps)
@@ -337,7 +339,39 @@ def test_grid_from_a_map_with_known_successors(tmp_path):
     options = ("--env=grid", f"--map={tmp_path}/yard.txt", "--support", "--method=psrl")
     workdir = tmp_path / "run"
     assert run(*options, "--num_seeds=1", "--num_episodes=4", f"--workdir={workdir}") == 0
-    assert json.loads((workdir / "summary.json").read_text())["env"] == "yard_support"
+    summary = json.loads((workdir / "summary.json").read_text())
+    assert summary["env"] == "yard_support"
+    assert summary["warnings"] == []
+    assert {row["unsolved"] for row in csv.DictReader((workdir / "metrics.csv").open())} == {"0"}
+
+
+@pytest.mark.slow
+def test_unsolved_systems_are_counted_and_warned_of(tmp_path, capsys, monkeypatch):
+    from qusac_jax import _sparse_linear
+
+    monkeypatch.setattr(_sparse_linear, "_MAX_ITERATIONS", 1)
+    jax.clear_caches()
+    options = ("--env=maze", "--size=4", "--support", "--method=pombu", "--num_seeds=1")
+    assert run(*options, "--num_episodes=3", f"--workdir={tmp_path}") == 0
+    jax.clear_caches()
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    unsolved = [int(row["unsolved"]) for row in rows]
+    assert sum(unsolved) > 0
+    warnings = json.loads((tmp_path / "summary.json").read_text())["warnings"]
+    assert warnings[0].startswith(f"{sum(unsolved)} solves, in {np.count_nonzero(unsolved)} of 3")
+    said = capsys.readouterr().err
+    assert all(said.count(warning) == 1 for warning in warnings)
+    assert "lower --discount" in said
+
+
+def test_doubtful_plans_are_warned_of():
+    steps = np.array([[40, 3], [40, 40]])
+    metrics = experiment.Metrics(steps, steps, steps, np.array([[0, 2], [0, 1]]))
+    unsolved, cut_off = tabular_run._warnings(metrics, agent.Config())
+    assert unsolved.startswith("3 solves, in 2 of 4 plans")
+    assert "all of its 40 steps in 3 of 4 plans" in cut_off
+    dense = metrics._replace(steps=steps - 1, unsolved=None)
+    assert tabular_run._warnings(dense, agent.Config()) == []
 
 
 @pytest.mark.parametrize(

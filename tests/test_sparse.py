@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qusac_jax import linear, sparse, ube
+from qusac_jax import _sparse_products, linear, sparse, ube
 from qusac_jax.tabular import problems
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -180,11 +180,11 @@ def test_a_single_reward_far_away_is_found():
     solve = jax.jit(lambda flow, rhs: linear.solve_warm(flow, rhs, 0.99, jnp.zeros_like(rhs)))
     rng = np.random.default_rng(0)
     for policy in rng.integers(maze.num_actions, size=(20, maze.num_states)):
-        flow = sparse.chosen(transition, jnp.asarray(policy))
+        flow = _sparse_products.chosen(transition, jnp.asarray(policy))
         rhs = np.zeros((1, maze.num_states), np.float32)
         rhs[0, rng.integers(maze.num_states)] = 1
         solution = solve(flow, rhs)
-        system = np.eye(maze.num_states) - 0.99 * sparse.to_scipy(flow).toarray()
+        system = np.eye(maze.num_states) - 0.99 * _sparse_products.to_scipy(flow).toarray()
         np.testing.assert_allclose(system @ solution.x[0], rhs[0], atol=1e-4)
         assert not solution.fell_back
         assert solution.iterations < 500

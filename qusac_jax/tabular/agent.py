@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import linear, moments, posterior, sparse
+from qusac_jax import _sparse_products, linear, moments, posterior, sparse
 from qusac_jax._checks import check_count
 from qusac_jax._fields import check_choice
 from qusac_jax._next_values import next_mean
+from qusac_jax._sparse_products import Flow
 
 METHODS = (
     "ensemble_mean",
@@ -79,6 +80,9 @@ class Evaluation(NamedTuple):
     # [] infinity where the variance of `moments` diverges, or a sparse system was not solved; else
     # 0, or the condition of `moments`.
     condition: jax.Array
+    # [] solves (of the mean MDP, of the members, of the variance) that BiCGStab did not finish; 0
+    # where the belief is dense and LU takes over.
+    unsolved: jax.Array
 
 
 class Plan(NamedTuple):
@@ -89,6 +93,7 @@ class Plan(NamedTuple):
     evaluation: Evaluation  # of the policy before the last improvement that was computed
     steps: jax.Array  # [] of policy iteration that were computed
     period: jax.Array  # [] of the cycle that it ended in: 1 = converged, 0 = cut off before
+    unsolved: jax.Array  # [] as in `Evaluation`, of all steps together
 
 
 def init_warm_start(num_states: int, config: Config, dtype=jnp.float32) -> WarmStart:
@@ -132,25 +137,27 @@ def optimize(
     history = jnp.full((config.max_steps + 1, len(policy)), -1, policy.dtype).at[0].set(policy)
 
     def improve(carry):
-        step, history, _, warm_start, _ = carry
+        step, history, _, warm_start, _, unsolved = carry
         evaluation, warm_start = evaluate(history[step], warm_start)
         greedy = _greedy(evaluation, preference, config.risk).astype(history.dtype)
         seen = jnp.all(history == greedy, -1)
         period = jnp.where(jnp.any(seen), step + 1 - jnp.argmax(seen), 0)
-        return step + 1, history.at[step + 1].set(greedy), period, warm_start, evaluation
+        unsolved = unsolved + evaluation.unsolved
+        return step + 1, history.at[step + 1].set(greedy), period, warm_start, evaluation, unsolved
 
     def proceed(carry):
         return (carry[0] < config.max_steps) & (carry[2] == 0)
 
     zeros = jnp.zeros_like(belief.reward_mean)
-    evaluation = Evaluation(zeros, zeros, zeros, zeros[0, 0])
-    zero = jnp.zeros((), int)
-    carry = (zero, history, zero, warm_start, evaluation)
-    steps, history, period, warm_start, evaluation = jax.lax.while_loop(proceed, improve, carry)
+    zero, none = jnp.zeros((), int), jnp.zeros((), jnp.int32)
+    evaluation = Evaluation(zeros, zeros, zeros, zeros[0, 0], none)
+    carry = (zero, history, zero, warm_start, evaluation, none)
+    carry = jax.lax.while_loop(proceed, improve, carry)
+    steps, history, period, warm_start, evaluation, unsolved = carry
     # `max_steps` steps along the cycle that ends at `steps` end here:
     left = jnp.where(period > 0, (config.max_steps - steps) % jnp.maximum(period, 1), 0)
     last = jnp.where(left > 0, steps - period + left, steps)
-    return Plan(history[last], warm_start, evaluation, steps, period)
+    return Plan(history[last], warm_start, evaluation, steps, period, unsolved)
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -187,7 +194,7 @@ def _evaluate(belief, mean, members, policy, warm_start, *, config):
     state = jnp.arange(len(policy))
     is_sparse = isinstance(mean.transition, sparse.Sparse)
     if is_sparse:
-        mean_flow = sparse.chosen(mean.transition, policy)
+        mean_flow = _sparse_products.chosen(mean.transition, policy)
     else:
         mean_flow = mean.transition[None, state, policy]
     solved = []
@@ -213,7 +220,7 @@ def _evaluate(belief, mean, members, policy, warm_start, *, config):
     elif members is not None:
         if config.method in _WITH_MEMBER_VALUES:
             if is_sparse:
-                flow = sparse.chosen_of_members(members.transition, policy)
+                flow = _sparse_products.chosen_of_members(members.transition, policy)
             else:
                 flow = members.transition[:, state, policy]
             rhs = members.reward[:, state, policy]
@@ -227,9 +234,11 @@ def _evaluate(belief, mean, members, policy, warm_start, *, config):
         next_u = solve_mean(reward, config.discount**2, warm_start.next_u)
         variance = uncertainty_reward + config.discount**2 * next_mean(mean.transition, next_u)
         warm_start = warm_start._replace(next_u=next_u)
+    unsolved = jnp.zeros((), jnp.int32)
     if is_sparse:
-        condition = jnp.where(jnp.stack(solved).all(), condition, jnp.inf)
-    return Evaluation(mean_q, variance, uncertainty_reward, condition), warm_start
+        unsolved = jnp.sum(~jnp.stack(solved), dtype=jnp.int32)
+        condition = jnp.where(unsolved > 0, jnp.inf, condition)
+    return Evaluation(mean_q, variance, uncertainty_reward, condition, unsolved), warm_start
 
 
 def _uncertainty_reward(members, member_v, mean_v, config):
@@ -244,7 +253,7 @@ def _uncertainty_reward(members, member_v, mean_v, config):
     columns = jnp.stack([jnp.broadcast_to(column, member_v.shape) for column in columns], -1)
     if isinstance(members.transition, sparse.Sparse):
         each = jax.vmap(next_mean, (None, 1), 2)  # of the vectors
-        products = sparse.over_members(each, members.transition, columns)
+        products = _sparse_products.over_members(each, members.transition, columns)
     else:
         # Vectors last: this layout is several times faster on CPU than vectors first.
         products = jnp.einsum("nsat,ntk->nsak", members.transition, columns, precision="highest")
@@ -264,7 +273,7 @@ def _uncertainty_reward(members, member_v, mean_v, config):
 
 def _solve(flow, rhs, discount, start, *, solver):
     """Solutions `[N, S]`, and whether they are; None where LU makes sure."""
-    if isinstance(flow, sparse.Flow):
+    if isinstance(flow, Flow):
         solution = linear.solve_warm(flow, rhs, discount, start)
         return solution.x, ~solution.fell_back
     if solver == "warm":

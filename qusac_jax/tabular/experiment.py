@@ -64,6 +64,7 @@ class Episode(NamedTuple):
     policy: jax.Array  # [S] that it was acted with
     episode_return: jax.Array  # [] undiscounted and noiseless, as it was acted
     steps: jax.Array  # [] of policy iteration after the episode
+    unsolved: jax.Array  # [] solves among them that BiCGStab did not finish
 
 
 class Metrics(NamedTuple):
@@ -72,6 +73,8 @@ class Metrics(NamedTuple):
     episode_return: jax.Array | np.ndarray  # as in `Episode`
     expected_return: jax.Array | np.ndarray  # exact expectation of it under the policy
     steps: jax.Array | np.ndarray  # as in `Episode`
+    # As in `Episode`; None of dense problems, where there are none.
+    unsolved: jax.Array | np.ndarray | None = None
 
 
 class Progress(NamedTuple):
@@ -139,6 +142,7 @@ def episode(
         policy=state.policy,
         episode_return=jnp.sum(happened * noiseless),
         steps=plan.steps,
+        unsolved=plan.unsolved,
     )
     visits = state.visits.at[transitions.state, transitions.action].add(happened)
     return State(belief, plan.policy, plan.warm_start, visits, key), played
@@ -178,7 +182,8 @@ def run_chunk(
 
         state, played = jax.lax.scan(body, state, length=num_episodes)
         expected = expected_return(environment, played.policy, episode_length=episode_length)
-        return state, Metrics(played.episode_return, expected, played.steps)
+        unsolved = None if state.belief.support is None else played.unsolved
+        return state, Metrics(played.episode_return, expected, played.steps, unsolved)
 
     def run_seeds(environment, state):
         one = functools.partial(run_seed, environment)
@@ -216,8 +221,10 @@ def begin(environment: Environment, seeds: Sequence[int], *, config: Config) -> 
         raise ValueError("seeds must hold at least one seed, got none")
     states = [init(environment, jax.random.key(seed), config=config) for seed in seeds]
     empty = np.zeros((len(seeds), 0), np.float32)
+    none = empty.astype(np.int32)
+    unsolved = none if isinstance(environment.transition, Sparse) else None
     return Progress(
-        Metrics(empty, empty, empty.astype(np.int32)),
+        Metrics(empty, empty, none, unsolved),
         jax.tree.map(lambda *leaves: jnp.stack(leaves), *states),
     )
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import posterior, sparse
+from qusac_jax import _sparse_products, posterior
 from qusac_jax._checks import ROW_TOLERANCE
 from qusac_jax.sparse import Sparse
 from qusac_jax.tabular.environment import Environment
@@ -118,9 +118,9 @@ def _sparse_expected_return(environment, policies, episode_length):
     state = jnp.arange(len(environment.start))
 
     def one(policy):
-        flow = sparse.chosen(environment.transition, policy)
+        flow = _sparse_products.chosen(environment.transition, policy)
         reward = environment.reward[state, policy]
-        back = lambda _, value: reward + sparse.propagate(flow, value)
+        back = lambda _, value: reward + _sparse_products.propagate(flow, value)
         return environment.start @ jax.lax.fori_loop(0, episode_length, back, 0 * reward)
 
     return jax.lax.map(one, jnp.asarray(policies))
