@@ -194,7 +194,8 @@ def _warnings(metrics: experiment.Metrics, config: agent.Config) -> list[str]:
             "chosen by the best values there were; use a lower --discount"
         )
     at_limit = np.sum(np.asarray(metrics.steps) >= config.max_steps)
-    if at_limit:
+    # The others' variance depends on the policy, and actions may alternate for ever.
+    if at_limit and config.method in ("ensemble_mean", "psrl"):
         warnings.append(
             f"policy iteration took all of its {config.max_steps} steps in {at_limit} of "
             f"{num_plans} plans (column policy_steps of metrics.csv), and its policy may not be "

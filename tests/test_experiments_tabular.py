@@ -367,11 +367,13 @@ def test_unsolved_systems_are_counted_and_warned_of(tmp_path, capsys, monkeypatc
 def test_doubtful_plans_are_warned_of():
     steps = np.array([[40, 3], [40, 40]])
     metrics = experiment.Metrics(steps, steps, steps, np.array([[0, 2], [0, 1]]))
-    unsolved, cut_off = tabular_run._warnings(metrics, agent.Config())
+    unsolved, cut_off = tabular_run._warnings(metrics, agent.Config(method="psrl"))
     assert unsolved.startswith("3 solves, in 2 of 4 plans")
     assert "all of its 40 steps in 3 of 4 plans" in cut_off
-    dense = metrics._replace(steps=steps - 1, unsolved=None)
-    assert tabular_run._warnings(dense, agent.Config()) == []
+    dense = metrics._replace(unsolved=None)
+    assert tabular_run._warnings(dense, agent.Config(method="exact_ube")) == []
+    short = dense._replace(steps=steps - 1)
+    assert tabular_run._warnings(short, agent.Config(method="psrl")) == []
 
 
 @pytest.mark.parametrize(
