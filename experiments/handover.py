@@ -5,6 +5,7 @@ what differs between Algorithms 2 and 3 (data, refreshes, λ) is the online run'
 """
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from experiments import files, seeds
+from experiments.processes import Processes
 from qusac_jax import qusac
 from qusac_jax.checkpoint import Checkpointer, CheckpointError
 
@@ -108,15 +110,19 @@ def take_over(
     task: qusac.Task,
     run_seeds: Sequence[int],
     placement: seeds.Placement | None,
+    processes: Processes,
 ) -> qusac.TrainState:
     """The state `[R, ...]` of an online run, with agent and data of an offline run's checkpoint.
+
+    All processes of the run must call it.
 
     Args:
         path: workdir of the offline run.
         state: of the online run before its first step, of the configuration `continued`.
         task: of the environment.
-        run_seeds: R seeds, those of the offline run.
+        run_seeds: R seeds, this process's share of those of the offline run.
         placement: of the state's arrays.
+        processes: of the online run; how many the offline run had does not matter.
 
     Raises:
         ValueError: if there is no checkpoint that fits.
@@ -124,18 +130,21 @@ def take_over(
     about = files.read_json(path / "config.json", _REMEDY)
     first = about.get("seed", 0)
     there = list(range(first, first + about.get("num_seeds", 0)))
-    if there != list(run_seeds):
+    here = list(itertools.chain(*processes.gather(list(run_seeds))))
+    if there != here:
         raise ValueError(
-            f"init_from: {path} has the seeds {there}, this run {list(run_seeds)}; use "
+            f"init_from: {path} has the seeds {there}, this run {here}; use "
             f"--seed={first} --num_seeds={len(there)}"
         )
-    init = seeds.mapped(qusac.init, config=config_of(path), task=task)
-    like = init(seeds.keys(run_seeds, 1)[:, 0])
+    init = seeds.mapped(qusac.init, placement=placement, config=config_of(path), task=task)
+    own = init(seeds.keys(run_seeds, 1)[:, 0])
     try:
+        like = processes.like(own, placement)
         restored = Checkpointer(path / "checkpoints").restore_device(like)
     except CheckpointError as error:
         raise ValueError(f"init_from: {path} cannot be continued ({error}); {_REMEDY}") from error
-    taken = jax.tree.map(np.asarray, restored._replace(key=None))
+    taken = processes.own(restored, own, placement)._replace(key=None)
+    taken = jax.tree.map(np.asarray, seeds.real(taken, placement))
     # A schedule of λ begins with the online run.
     learner = taken.learner._replace(num_updates=np.zeros_like(taken.learner.num_updates))
     room = seeds.real(state.replay.data, placement)

@@ -48,8 +48,6 @@ def make_flags() -> flags.FlagValues:
 
 def run(options: Any) -> int | None:
     """Trains as the flags say, and says where the results are; returns the exit code."""
-    if options.init_from and options.distributed:
-        raise ValueError("init_from takes runs of one process; leave --distributed out")
     source = pathlib.Path(options.init_from) if options.init_from else None
     base = handover.config_of(source) if source else None
     config = program.read_config(

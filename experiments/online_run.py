@@ -49,7 +49,12 @@ class OnlineRun(Run):
         """Takes over what an offline run has learned, and says how long the run will take."""
         if self._init_from is not None and not self.step:
             self._state = handover.take_over(
-                self._init_from, self._state, self._task, self._seeds, self._placement
+                self._init_from,
+                self._state,
+                self._task,
+                self._seeds,
+                self._placement,
+                self._processes,
             )
             actor = self._state.actor
             self._action = np.asarray(self._act(actor, self._observation, self._program_keys))

@@ -14,6 +14,7 @@ import pytest
 
 from experiments import offline, online
 from experiments.processes import Processes
+from tests.test_offline import ONLINE as CONTINUED
 from tests.test_offline import TINY as OFFLINE
 from tests.test_offline import dataset as dataset  # a fixture
 from tests.test_online import TINY as ONLINE
@@ -108,12 +109,19 @@ def test_a_stopped_run_goes_on_together(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("dataset")
-def test_offline_runs(tmp_path):
+def test_offline_runs_and_what_follows_online(tmp_path):
     flags = [*OFFLINE[1:], *SEEDS]
     codes, outputs = ended(start("offline", [*flags, f"--workdir={tmp_path}/two"]))
     assert codes == [0, 0], outputs
     assert offline.main(["offline", *flags, f"--workdir={tmp_path}/alone"]) == 0
     check_same(tmp_path / "alone", tmp_path / "two")
+    # ... and go on online, on other processes than those that wrote the checkpoint
+    flags = [*CONTINUED[1:], *SEEDS, f"--init_from={tmp_path}/alone"]
+    codes, outputs = ended(start("online", [*flags, f"--workdir={tmp_path}/online"]))
+    assert codes == [0, 0], outputs
+    flags[-1] = f"--init_from={tmp_path}/two"
+    assert online.main(["online", *flags, f"--workdir={tmp_path}/online_alone"]) == 0
+    check_same(tmp_path / "online_alone", tmp_path / "online")
 
 
 @pytest.mark.slow
