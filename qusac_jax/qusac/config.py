@@ -135,6 +135,9 @@ class Config:
     fit_every: int = checked(250, _fields.integer(1))  # F, environment steps between model fits
     rollouts_per_step: int = checked(400, _fields.integer(1))  # L, so L x F rollouts per refresh
     rollout_length: int = checked(5, _fields.integer(1))  # k
+    # Every second rollout starts at the best of this many states of D, see `starts.promising`; 1:
+    # all start anywhere in D, as in the paper.
+    start_candidates: int = checked(1, _fields.integer(1))
     retain_refreshes: int = checked(1, _fields.integer(1))  # Δ, until D_model is overwritten
     penalty: str | None = None  # taken off the rewards of rollouts: mopo, or None
     penalty_scale: float = checked(  # λ of that penalty

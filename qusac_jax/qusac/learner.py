@@ -226,10 +226,7 @@ def _update_targets(parts: Parts, learner: Learner) -> Learner:
 def _update_actor(
     parts: Parts, learner: Learner, batch: replay.Transition, key: chex.PRNGKey
 ) -> tuple[Learner, jax.Array, dict[str, jax.Array]]:
-    config = parts.config
-    risk: jax.Array | float = config.risk
-    if config.risk_schedule is not None:
-        risk = jnp.asarray(risk_lib.parse(config.risk_schedule)(learner.num_updates))
+    risk = current_risk(parts, learner)
 
     def loss(params: networks.Params):
         action, log_prob = networks.sample_action(parts.actor, params, batch.observation, key)
@@ -248,6 +245,14 @@ def _update_actor(
     updates, opt = parts.actor_optimizer.update(grads, learner.actor_opt)
     actor = optax.apply_updates(learner.actor, updates)
     return learner._replace(actor=actor, actor_opt=opt), log_prob, metrics
+
+
+def current_risk(parts: Parts, learner: Learner) -> jax.Array | float:
+    """λ `[]` at this point of the run."""
+    config = parts.config
+    if config.risk_schedule is None:
+        return config.risk
+    return jnp.asarray(risk_lib.parse(config.risk_schedule)(learner.num_updates))
 
 
 def _update_temperature(parts: Parts, learner: Learner, log_prob: jax.Array) -> Learner:
@@ -323,6 +328,26 @@ def _look_ahead(
     next_q = next_q.reshape(-1, *next_observation.shape[:-1])  # [groups, N, J, B]
     next_q = jnp.where(expected.terminated[:, None], 0.0, next_q)
     return uncertainty.Values(None, next_q, expected.reward, expected.change)
+
+
+def attraction(
+    parts: Parts, learner: Learner, observation: jax.Array, key: chex.PRNGKey
+) -> jax.Array:
+    """Q + λ sqrt(U) of an action that the policy draws, eq. (9), policy_opt.
+
+    Args:
+        parts: of the configuration.
+        learner: the critics, the U-net and the policy.
+        observation: `[B, O]`.
+        key: consumed.
+
+    Returns:
+        `[B]`.
+    """
+    action, _ = networks.sample_action(parts.actor, learner.actor, observation, key)
+    q = networks.apply(parts.critic, learner.critic, observation, action)
+    std = value_std(parts, learner, observation, action, q)
+    return jnp.mean(losses.group_value(q), axis=0) + current_risk(parts, learner) * std
 
 
 def value_std(

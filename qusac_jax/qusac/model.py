@@ -12,6 +12,7 @@ from qusac_jax._checks import is_concrete
 from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import fitting, rollouts
 from qusac_jax.qusac import learner as learner_lib
+from qusac_jax.qusac import starts as starts_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.penalties import PENALTIES, Penalty
 from qusac_jax.qusac.state import TrainState, act, dynamics_model, num_rollouts
@@ -167,12 +168,13 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
     def policy(observation: jax.Array, key: chex.PRNGKey) -> jax.Array:
         return act(state.actor, observation, key, config=config, task=task)
 
+    starts, key = _starts(state, key, config, task)
     model_data, member_data = rollouts.refill(
         dynamics_model(config, task),
         state.dynamics,
         policy,
         termination(state.dynamics, config=config, task=task),
-        state.replay,
+        starts,
         state.model_data,
         state.member_data,
         key,
@@ -181,6 +183,26 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
         penalty=_penalty(config),
     )
     return state._replace(model_data=model_data, member_data=member_data)
+
+
+def _starts(
+    state: TrainState, key: chex.PRNGKey, config: Config, task: Task
+) -> tuple[starts_lib.Starts, chex.PRNGKey]:
+    """Where rollouts start, and the key that is left for them."""
+    if config.start_candidates == 1:
+        return starts_lib.uniform(state.replay), key
+    key, key_pool, key_score = jax.random.split(key, 3)
+    parts = learner_lib.build(config, task.action_size)
+    chunks, size = rollouts.num_chunks(num_rollouts(config), config.num_members)
+    starts = starts_lib.promising(
+        state.replay,
+        lambda observation: learner_lib.attraction(parts, state.learner, observation, key_score),
+        key_pool,
+        num_candidates=config.start_candidates,
+        chunks=chunks,
+        size=size,
+    )
+    return starts, key
 
 
 def _penalty(config: Config) -> Penalty | None:

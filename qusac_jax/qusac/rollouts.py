@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import networks, replay
 from qusac_jax.qusac.penalties import Penalty
+from qusac_jax.qusac.starts import Starts
 from qusac_jax.task import TerminationFn
 
 Policy = Callable[[jax.Array, chex.PRNGKey], jax.Array]
@@ -122,7 +123,7 @@ def refill(
     dynamics: dynamics_lib.Dynamics,
     policy: Policy,
     termination: TerminationFn,
-    real: replay.Buffer,
+    starts: Starts,
     model_data: replay.Buffer,
     member_data: replay.Buffer | None,
     key: chex.PRNGKey,
@@ -131,14 +132,14 @@ def refill(
     length: int,
     penalty: Penalty | None = None,
 ) -> tuple[replay.Buffer, replay.Buffer | None]:
-    """Adds new rollouts from states of D to D_model and to D_1..D_N.
+    """Adds new rollouts to D_model and to D_1..D_N.
 
     Args:
         model: the dynamics module.
         dynamics: its weights.
         policy: see `rollout`.
         termination: see `rollout`.
-        real: D.
+        starts: where they start, of `qusac_jax.qusac.starts`.
         model_data: D_model, receives `num_rollouts` member-randomized rollouts.
         member_data: D_1..D_N with leaves `[N, ...]`, each receives `num_rollouts`
             member-consistent ones; None where nobody reads them.
@@ -154,8 +155,8 @@ def refill(
 
     def roll(key: chex.PRNGKey, per_member: int, randomize: bool) -> Any:
         key_start, key_roll = jax.random.split(key)
-        batch = replay.sample(real, key_start, model.num_members * per_member)
-        start = batch.observation.reshape(model.num_members, per_member, -1)
+        start = starts(key_start, model.num_members * per_member)
+        start = start.reshape(model.num_members, per_member, -1)
         return rollout(
             model,
             dynamics,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import networks, replay, rollouts
+from qusac_jax.qusac import networks, replay, rollouts, starts
 
 N = 3
 MODEL = networks.Dynamics((4,), observation_size=1, num_members=N)
@@ -136,7 +136,7 @@ def test_refill_writes_no_transition_after_termination():
         counting_dynamics(),
         policy,
         lambda s, a, n: n[..., 0] > 1.5,
-        real,
+        starts.uniform(real),
         empty,
         members,
         jax.random.key(0),
