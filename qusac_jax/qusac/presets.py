@@ -41,6 +41,15 @@ PRESETS: Mapping[str, Config] = types.MappingProxyType(
     {
         # Algorithm 2 with the online hyperparameters, and what was found to be better.
         "qusac": Config(),
+        # Not of the paper, for sparse rewards: seeks what the model does not know and lets go of
+        # that within 15,000 steps. Rollouts are long and often start where much is expected.
+        "explore": Config(
+            method="disagreement",
+            risk_schedule="linear:3:0:150000",
+            rollouts_per_step=200,
+            rollout_length=10,
+            start_candidates=16,
+        ),
         "paper": _PAPER,
         "paper_mbpo": _mbpo(_PAPER),
         # Its SAC takes as many updates per step as the agents with a model.
@@ -84,6 +93,7 @@ def offline(config: Config) -> Config:
     return dataclasses.replace(
         config,
         risk=-1.0 if config.risk else 0.0,
+        risk_schedule=None,
         batch_size=512,
         actor_hidden=(256, 256, 256),
         critic_hidden=(256, 256, 256),
@@ -94,6 +104,7 @@ def offline(config: Config) -> Config:
         fit_every=1_000,
         rollouts_per_step=50,
         rollout_length=15,
+        start_candidates=1,
         retain_refreshes=5,
         # One fit, on all of the data, until it is done.
         dynamics=dataclasses.replace(
@@ -109,6 +120,7 @@ def offline(config: Config) -> Config:
 
 def small(config: Config, *, is_offline: bool = False) -> Config:
     """The same algorithm with smaller networks, batches and model data."""
+    length = min(config.rollout_length, 5) if is_offline else config.rollout_length
     return dataclasses.replace(
         config,
         batch_size=128,
@@ -117,6 +129,6 @@ def small(config: Config, *, is_offline: bool = False) -> Config:
         unet_hidden=(128, 128),
         dynamics=dataclasses.replace(config.dynamics, hidden=(128, 128, 128)),
         fit_every=config.fit_every if is_offline else 500,
-        rollouts_per_step=5 if is_offline else 100,
-        rollout_length=min(config.rollout_length, 5),
+        rollouts_per_step=5 if is_offline else 500 // length,
+        rollout_length=length,
     )

@@ -345,6 +345,33 @@ def test_errors_of_learned_ends_are_shares_of_what_is_held_out(log_odds, missed,
     assert float(values["missed_ends"]) == 0.0
 
 
+def test_every_second_rollout_starts_where_the_agent_would_rather_be():
+    config = dataclasses.replace(
+        SMALL, method="ensemble_mean", start_candidates=8, rollout_length=1, rollouts_per_step=150
+    )
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    # Critics that value the first component of the observation, or nothing.
+    first = state.learner.critic["params"]["MLP_0"]
+    for worth in (1.0, 0.0):
+        params = jax.tree.map(jnp.zeros_like, first)
+        params["Dense_0"]["kernel"] = params["Dense_0"]["kernel"].at[..., 0, 0].set(0.1)
+        params["Dense_1"]["kernel"] = params["Dense_1"]["kernel"].at[..., 0, 0].set(worth)
+        learner = state.learner._replace(critic={"params": {"MLP_0": params}})
+        filled = agent.observe(state._replace(learner=learner), random_transitions(0, 60))
+        filled = jax.jit(functools.partial(agent.roll_out, config=config, task=TASK))(filled)
+        start = np.asarray(filled.member_data.data.observation)[:, :, 0]  # [N, B]
+        known = np.asarray(filled.replay.data.observation)[:60]
+        assert set(start.ravel()) <= set(known[:, 0])
+        uniform, best = known[:, 0].mean(), np.sort(known[:, 0])[-8:].mean()
+        np.testing.assert_allclose(start[:, ::2].mean(), uniform, atol=0.15)
+        if worth:
+            # The largest of eight of 60: in the upper eighth with probability 0.63.
+            assert start[:, 1::2].mean() > 0.6 * best
+            assert (start[:, 1::2] >= np.sort(known[:, 0])[-8]).mean() > 0.6
+        else:
+            np.testing.assert_allclose(start[:, 1::2].mean(), uniform, atol=0.15)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("log_odds", [-10.0, 10.0])
 def test_rollouts_end_where_the_members_expect_it(log_odds):

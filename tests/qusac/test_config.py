@@ -118,6 +118,21 @@ def test_the_papers_presets_share_its_model_but_for_sac():
     assert sac == dataclasses.replace(presets.get("sac"), updates_per_step=10)
 
 
+def test_small_sizes_draw_as_many_transitions_however_long_rollouts_are():
+    drawn = {}
+    for name in ("qusac", "explore"):
+        config = presets.get(name, "small")
+        drawn[name] = (config.rollouts_per_step * config.rollout_length, config.rollout_length)
+    assert drawn == {"qusac": (500, 5), "explore": (500, 10)}
+
+
+def test_nothing_is_explored_offline():
+    config = presets.get("explore", is_offline=True)
+    expected = presets.get("qusac", is_offline=True)
+    assert config == dataclasses.replace(expected, method="disagreement")
+    assert (config.risk, config.risk_schedule) == (-1.0, None)
+
+
 def test_what_rollouts_and_their_share_of_a_batch_do_needs_them():
     sac = presets.get("sac")
     with pytest.raises(ValueError, match=r"penalty 'mopo' .* critic_data 'replay' does without"):
