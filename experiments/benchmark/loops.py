@@ -21,12 +21,11 @@ from qusac_jax import environments, qusac
 from qusac_jax.environments.device_vector import DeviceVector
 
 _STEPS = {False: 500, True: 200}  # of a call, by whether the table is quick
-# The same task on the device and on the host, in the order of preference.
-_TASKS = (
-    ("playground:cartpole_swingup", "cartpole_swingup"),
-    ("brax:inverted_pendulum:spring", "gym:InvertedPendulum-v5"),
-)
 _LEARNING_STEPS = {False: 100, True: 20}
+# The same task on the device and on the host: the paper's by Playground, where it is installed and
+# loads them, else one of Brax.
+_PLAYGROUND = tuple((f"playground:{name}", name) for name in environments.PAPER_TASKS)
+_BRAX = (("brax:inverted_pendulum:spring", "gym:InvertedPendulum-v5"),)
 
 
 def act_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
@@ -107,37 +106,51 @@ class _Host:
         return qusac.Transition(*arrays)
 
 
-def device_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
-    """Learning steps in one call to the device; nothing where no package for it is installed."""
-    names = _installed()
-    if names is None:
-        return
-    on_device, _ = names
-    task, steps = environments.spec(on_device).task("never"), _LEARNING_STEPS[setting.is_quick]
-    for method in methods:
-        config = config_of(method, setting.size)
-        for num_seeds in setting.num_seeds:
-            yield Job(
-                case="device_loop",
-                method=method,
-                num_seeds=num_seeds,
-                sizes=f"{on_device}, {setting.size}, {config.updates_per_step} updates a step",
-                unit="environment steps",
-                memory=cost.memory(config, task, num_seeds).total,
-                calls=f"{1 + setting.repeat} calls of {steps} steps on device and host each",
-                measure=functools.partial(_measure_device, setting, config, num_seeds, names),
-                flops=2.0 * num_seeds * steps * cost.step_flops(config, task),
-            )
+def device_jobs(
+    setting: Setting, methods: Sequence[str], *, case: str, learns: bool
+) -> Iterator[Job]:
+    """Steps in one call to the device; nothing where no package for it is installed.
+
+    Args:
+        setting: of the command line.
+        methods: of the agents.
+        case: the rows' name.
+        learns: whether each step has its gradient updates, or is one of the warm-up.
+    """
+    count = (_LEARNING_STEPS if learns else _STEPS)[setting.is_quick]
+    for names in _installed():
+        task = environments.spec(names[0]).task("never")
+        for method in methods:
+            config = config_of(method, setting.size)
+            updates = f", {config.updates_per_step} updates a step" if learns else ""
+            flops = cost.step_flops(config, task) if learns else 0.0
+            for num_seeds in setting.num_seeds:
+                yield Job(
+                    case=case,
+                    method=method,
+                    num_seeds=num_seeds,
+                    sizes=f"{names[0]}, {setting.size}{updates}",
+                    unit="environment steps",
+                    memory=cost.memory(config, task, num_seeds).total,
+                    calls=f"{1 + setting.repeat} calls of {count} steps on device and host each",
+                    measure=functools.partial(
+                        _measure_device, setting, config, num_seeds, names, count, learns
+                    ),
+                    flops=2.0 * num_seeds * count * flops,
+                )
 
 
-def _installed() -> tuple[str, str] | None:
-    for on_device, on_host in _TASKS:
-        try:
-            environments.spec(on_device)
-        except ValueError:
-            continue
-        return on_device, on_host
-    return None
+def _installed() -> list[tuple[str, str]]:
+    found = [names for names in _PLAYGROUND if _loads(names[0])]
+    return found or [names for names in _BRAX if _loads(names[0])]
+
+
+def _loads(name: str) -> bool:
+    try:
+        environments.spec(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _measure_device(
@@ -145,15 +158,18 @@ def _measure_device(
     config: qusac.Config,
     num_seeds: int,
     names: tuple[str, str],
+    steps: int,
+    learns: bool,
     limits: Limits,
 ) -> Measurement:
     del limits
     on_device, on_host = names
-    steps = _LEARNING_STEPS[setting.is_quick]
     vector = DeviceVector(on_device, range(num_seeds))
     task = vector.spec.task("never")
     state = filled_state(config, task, num_seeds, config.replay_capacity)
-    plan = device_loop.Plan(np.array(steps, np.int32), np.zeros(steps, bool), np.ones(steps, bool))
+    plan = device_loop.Plan(
+        np.array(steps, np.int32), np.zeros(steps, bool), np.full(steps, learns)
+    )
     run_steps = functools.partial(
         device_loop.run_steps,
         env=vector.environment,
@@ -182,26 +198,27 @@ def _measure_device(
         timing=timing,
         compile_seconds=compiled.seconds,
         # By hand: XLA counts what a step may do and does not, too.
-        work=Work(flops, 0.0),
-        baseline=_host_loop(setting, config, num_seeds, on_host, steps),
+        work=Work(flops, 0.0) if learns else None,
+        baseline=_host_loop(setting, config, num_seeds, on_host, steps, learns),
     )
 
 
 def _host_loop(
-    setting: Setting, config: qusac.Config, num_seeds: int, name: str, steps: int
+    setting: Setting, config: qusac.Config, num_seeds: int, name: str, steps: int, learns: bool
 ) -> Baseline:
-    """The same learning steps with environments on the host."""
+    """The same steps with environments on the host."""
     env = environments.vector(name, range(num_seeds))
     task = env.spec.task("never")
     state = filled_state(config, task, num_seeds, config.replay_capacity)
-    train_step = seeds.mapped(qusac.train_step, donate=(0,), config=config, task=task)
+    verb = qusac.train_step if learns else qusac.collect
+    step = seeds.mapped(verb, donate=(0,), config=config, task=task)
     host = _Host(env)
 
     def call() -> None:
         nonlocal state
         for _ in range(steps):
             transition = host.step()
-            state, action, _ = train_step(state, transition, host.observation)
+            state, action, *_ = step(state, transition, host.observation)
             host.action = np.asarray(action)
 
     timing = measure.timed(call, setting.repeat)
@@ -222,6 +239,13 @@ CASES = {
         methods=NAMES,
         usual=("sac",),
         quick=(),
-        jobs=device_jobs,
+        jobs=functools.partial(device_jobs, case="device_loop", learns=True),
+    ),
+    "device_act_loop": Case(
+        about="environment steps on the device, stored and acted on there, beside the host's loop",
+        methods=NAMES,
+        usual=("sac",),
+        quick=(),
+        jobs=functools.partial(device_jobs, case="device_act_loop", learns=False),
     ),
 }

@@ -45,10 +45,11 @@ PRESETS: Mapping[str, Config] = types.MappingProxyType(
         # that within 15,000 steps. Rollouts are long and often start where much is expected.
         "explore": Config(
             method="disagreement",
-            risk_schedule="linear:3:0:150000",
+            risk_schedule="linear:3:0.1:150000",
             rollouts_per_step=200,
             rollout_length=10,
             start_candidates=16,
+            dynamics=DynamicsConfig(clip_observations=True),
         ),
         "paper": _PAPER,
         "paper_mbpo": _mbpo(_PAPER),

@@ -113,15 +113,18 @@ def disagreement(change: jax.Array) -> jax.Array:
     """Variance over members of the next observation that they expect, mean over its components.
 
     Counts what the model does not know, whether or not it matters for rewards, as SOMBRL
-    (Sukhija et al., 2025) and OpAX (2023) do; the paper has no such method.
+    (Sukhija et al., 2025) and OpAX (2023) do; the paper has no such method. A component counts for
+    at most 1, the variance that the changes in D themselves have: of what no member has any idea
+    of, no more can be unknown. Without that limit, rollouts that leave D far behind make U 10,000
+    times as large, and nothing else is learned.
 
     Args:
         change: `[N, B, O]` expected s' - s of each member, in deviations of those in D.
 
     Returns:
-        `[B]`, at least 0.
+        `[B]`, in [0, 1].
     """
-    return jnp.mean(member_variance(change), axis=-1)
+    return jnp.mean(jnp.minimum(member_variance(change), 1.0), axis=-1)
 
 
 def _propagated_upper_bound(values: Values, discount: float) -> jax.Array:
