@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 
 from experiments import cost, seeds
-from experiments.benchmark import agents, command, jobs, measure, solves, start, table, tabular
+from experiments.benchmark import (
+    agents,
+    command,
+    jobs,
+    loops,
+    measure,
+    solves,
+    start,
+    table,
+    tabular,
+)
 from qusac_jax import ube
 from qusac_jax.qusac import agent, presets
 from qusac_jax.task import Task
@@ -74,6 +84,26 @@ def test_every_case_of_a_quick_table_has_a_row(tiny, tmp_path):
         assert row["ratio_to_baseline"] == pytest.approx(
             row["per_second"] / row["baseline_per_second"]
         )
+
+
+@pytest.mark.slow
+def test_every_task_that_loads_is_looped_on_the_device(tiny, monkeypatch, tmp_path):
+    pendulum = ("functional:tests.pendulum:Pendulum", "gym:Pendulum-v1")
+    missing = ("functional:tests.pendulum:Missing", "gym:Pendulum-v1")
+    monkeypatch.setattr(loops, "_PLAYGROUND", (missing, pendulum))
+    monkeypatch.setattr(loops, "config_of", agents.config_of)
+    monkeypatch.setattr(loops, "_STEPS", {True: 5})
+    monkeypatch.setattr(loops, "_LEARNING_STEPS", {True: 3})
+    file = tmp_path / "rows.json"
+    cases = "--case=device_loop,device_act_loop"
+    assert run("--quick", cases, "--method=sac", "--repeat=1", f"--json={file}") == 0
+    learning, acting = rows_of(file)
+    assert (learning["case"], acting["case"]) == ("device_loop", "device_act_loop")
+    for row in (learning, acting):
+        assert row["sizes"].startswith(pendulum[0])
+        assert row["baseline"] == "host loop of gym:Pendulum-v1"
+        assert row["ratio_to_baseline"] > 0
+    assert (learning["flops"] > 0, acting["flops"]) == (True, None)
 
 
 @pytest.mark.slow

@@ -52,9 +52,15 @@ def test_exact_is_pombu_less_gap_clipped_at_zero():
 
 
 def test_disagreement_is_the_variance_of_expected_changes():
-    # Two members, one state: components differ by 2 and by 0, so variances are 2 and 0.
-    change = jnp.array([[[1.0, 5.0]], [[3.0, 5.0]]])
-    np.testing.assert_allclose(uncertainty.disagreement(change), [1.0])
+    # Two members, one state: components differ by 1 and by 0, so variances are 1/2 and 0.
+    change = jnp.array([[[1.0, 5.0]], [[2.0, 5.0]]])
+    np.testing.assert_allclose(uncertainty.disagreement(change), [0.25])
+
+
+def test_what_no_member_has_any_idea_of_counts_for_one():
+    # Variances 2 and 1/2 of the components; where both are huge, no more than 1.
+    change = jnp.array([[[1.0, 5.0], [1e6, -1e6]], [[3.0, 6.0], [-1e6, 1e6]]])
+    np.testing.assert_allclose(uncertainty.disagreement(change), [0.75, 1.0])
 
 
 def test_centered_ignores_what_critics_differ_in_by_a_constant():
