@@ -18,7 +18,15 @@ import numpy as np
 from experiments import seeds
 from experiments.saved_run import SavedRun
 from qusac_jax import environments, qusac
-from qusac_jax.qusac import learner, losses, model, networks, rollouts, uncertainty
+from qusac_jax.qusac import (
+    estimates,
+    learner,
+    losses,
+    model,
+    networks,
+    rollouts,
+    uncertainty,
+)
 from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.qusac.state import dynamics_model
 
@@ -186,7 +194,7 @@ def _values(
     method = uncertainty.METHODS[config.method]
     if method.local is None and method.direct is None:
         return value, jnp.full(size, jnp.nan)
-    std = learner.value_std(parts, state.learner, repeated, action, q)
+    std = estimates.value_std(parts, state.learner, repeated, action, q)
     return value, jnp.sqrt(jnp.mean(jnp.square(std).reshape(size, num_draws), axis=-1))
 
 

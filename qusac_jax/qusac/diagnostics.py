@@ -7,7 +7,16 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax.qusac import agent, fitting_data, learner, losses, networks, replay, uncertainty
+from qusac_jax.qusac import (
+    agent,
+    estimates,
+    fitting_data,
+    learner,
+    losses,
+    networks,
+    replay,
+    uncertainty,
+)
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.task import Task
@@ -96,7 +105,7 @@ def describe_values(
     """
     action, log_prob = networks.sample_action(parts.actor, state.actor, observation, key)
     q = networks.apply(parts.critic, state.critic, observation, action)
-    std = learner.value_std(parts, state, observation, action, q)
+    std = estimates.value_std(parts, state, observation, action, q)
     value = losses.group_value(q)
     spread = uncertainty.ensemble_var(value)
     centered = uncertainty.ensemble_var(value - jnp.mean(value, axis=-1, keepdims=True))
@@ -131,7 +140,7 @@ def values_at(
     parts = learner.build(config, task.action_size)
     action = networks.mean_action(parts.actor, state.actor, observation)
     q = networks.apply(parts.critic, state.learner.critic, observation, action)
-    std = learner.value_std(parts, state.learner, observation, action, q)
+    std = estimates.value_std(parts, state.learner, observation, action, q)
     return jnp.mean(losses.group_value(q), axis=0), std
 
 

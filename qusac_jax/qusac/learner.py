@@ -1,109 +1,20 @@
-"""Actor, critics, U-net and temperature, and one gradient update of them all.
+"""One gradient update of actor, critics, U-net and temperature.
 
-Axes: N members (critic groups), M critics per member, B batch, O observation size, A action size,
-J actions per next state.
+Axes: N members (critic groups), M critics per member, B batch, O observation size, A action size.
 """
-
-from collections.abc import Callable
-from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 import optax
 
-from qusac_jax.qusac import losses, networks, replay, uncertainty
-from qusac_jax.qusac import risk as risk_lib
+from qusac_jax.qusac import losses, networks, replay
 from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.estimates import Predict, current_risk, propagated_uncertainty, value_std
+from qusac_jax.qusac.parts import Learner, Parts, build, init
 from qusac_jax.qusac.regularizers import REGULARIZERS
 
-
-class Expectation(NamedTuple):
-    """What each member of the model expects after B pairs (s, a)."""
-
-    next_observation: jax.Array  # [N, B, O]
-    change: jax.Array  # [N, B, O] of the observation, in deviations of D
-    reward: jax.Array  # [N, B]
-    terminated: jax.Array  # [N, B] whether the episode ends there
-
-
-# Of (observation [B, O], action [B, A]).
-Predict = Callable[[jax.Array, jax.Array], Expectation]
-
-
-class Learner(NamedTuple):
-    """Parameters, target parameters and optimiser states."""
-
-    actor: networks.Params
-    critic: networks.Params  # leaves [N, M, ...]
-    target_critic: networks.Params
-    unet: networks.Params  # None for methods without a U-net
-    target_unet: networks.Params
-    log_temperature: jax.Array  # [] log α
-    actor_opt: optax.OptState
-    critic_opt: optax.OptState
-    unet_opt: optax.OptState
-    temperature_opt: optax.OptState
-    local_max: jax.Array  # [] running maximum of the local uncertainty that is propagated
-    num_updates: jax.Array  # [] int32, gradient updates so far
-
-
-class Parts(NamedTuple):
-    """What a configuration makes of networks, optimisers and the method; holds no weights."""
-
-    config: Config
-    method: uncertainty.Method
-    actor: networks.Actor
-    critic: networks.Critic
-    unet: networks.UNet
-    actor_optimizer: optax.GradientTransformation
-    critic_optimizer: optax.GradientTransformation
-    unet_optimizer: optax.GradientTransformation
-    temperature_optimizer: optax.GradientTransformation
-
-
-def build(config: Config, action_size: int) -> Parts:
-    """The parts of a learner."""
-    return Parts(
-        config=config,
-        method=uncertainty.METHODS[config.method],
-        actor=networks.Actor(config.actor_hidden, action_size),
-        critic=networks.Critic(
-            config.critic_hidden, config.num_groups, config.num_critics, config.critic_init_gain
-        ),
-        unet=networks.UNet(config.unet_hidden),
-        actor_optimizer=optax.adam(config.actor_learning_rate),
-        critic_optimizer=optax.adam(config.critic_learning_rate),
-        unet_optimizer=optax.adam(config.unet_learning_rate),
-        temperature_optimizer=optax.adam(config.temperature_learning_rate),
-    )
-
-
-def init(key: chex.PRNGKey, config: Config, observation_size: int, action_size: int) -> Learner:
-    """Random parameters, targets equal to them."""
-    key_actor, key_critic, key_unet = jax.random.split(key, 3)
-    parts = build(config, action_size)
-    observation, action = jnp.zeros((1, observation_size)), jnp.zeros((1, action_size))
-    actor = parts.actor.init(key_actor, observation)
-    critic = parts.critic.init(key_critic, observation, action)
-    unet: networks.Params = None
-    if config.uses_unet:
-        unet = parts.unet.init(key_unet, observation, action)
-    log_temperature = jnp.log(jnp.float32(config.initial_temperature))
-    return Learner(
-        actor=actor,
-        critic=critic,
-        target_critic=jax.tree.map(jnp.copy, critic),
-        unet=unet,
-        target_unet=jax.tree.map(jnp.copy, unet),
-        log_temperature=log_temperature,
-        actor_opt=parts.actor_optimizer.init(actor),
-        critic_opt=parts.critic_optimizer.init(critic),
-        unet_opt=parts.unet_optimizer.init(unet),
-        temperature_opt=parts.temperature_optimizer.init(log_temperature),
-        local_max=jnp.zeros(()),
-        num_updates=jnp.zeros((), jnp.int32),
-    )
+__all__ = ["Learner", "Parts", "build", "init", "update"]
 
 
 def update(
@@ -247,14 +158,6 @@ def _update_actor(
     return learner._replace(actor=actor, actor_opt=opt), log_prob, metrics
 
 
-def current_risk(parts: Parts, learner: Learner) -> jax.Array | float:
-    """λ `[]` at this point of the run."""
-    config = parts.config
-    if config.risk_schedule is None:
-        return config.risk
-    return jnp.asarray(risk_lib.parse(config.risk_schedule)(learner.num_updates))
-
-
 def _update_temperature(parts: Parts, learner: Learner, log_prob: jax.Array) -> Learner:
     target = parts.config.target_entropy
     target = -float(parts.actor.action_size) if target is None else target
@@ -263,105 +166,3 @@ def _update_temperature(parts: Parts, learner: Learner, log_prob: jax.Array) -> 
     return learner._replace(
         log_temperature=optax.apply_updates(learner.log_temperature, step), temperature_opt=opt
     )
-
-
-def propagated_uncertainty(
-    parts: Parts,
-    learner: Learner,
-    batch: replay.Transition,
-    predict: Predict | None,
-    key: chex.PRNGKey,
-) -> jax.Array:
-    """What the method's UBE propagates at (s, a): γ² times its local uncertainty (plus rewards).
-
-    Args:
-        parts: of a method that trains a U-net.
-        learner: the critics and the policy.
-        batch: `[B, ...]`.
-        predict: the model, for methods that look ahead.
-        key: consumed.
-
-    Returns:
-        `[B]`, at least 0.
-
-    Raises:
-        ValueError: if the method has nothing to propagate, or looks ahead without a model.
-    """
-    method, discount = parts.method, parts.config.discount
-    if method.local is None:
-        raise ValueError(f"method {parts.config.method!r} propagates nothing; it needs no U-net")
-    if not method.min_models:
-        q = networks.apply(parts.critic, learner.critic, batch.observation, batch.action)
-        return method.local(uncertainty.Values(losses.group_value(q)), discount)
-    if predict is None:
-        raise ValueError(f"method {parts.config.method!r} needs the dynamics, got None")
-    values = _look_ahead(parts, learner, batch, predict, key)
-    return method.local(values, discount)
-
-
-def _look_ahead(
-    parts: Parts,
-    learner: Learner,
-    batch: replay.Transition,
-    predict: Predict,
-    key: chex.PRNGKey,
-) -> uncertainty.Values:
-    """Values at what each member expects to come next.
-
-    Where a member expects the episode to end, its next value is 0, whatever the critics say.
-    """
-    expected = predict(batch.observation, batch.action)
-    next_observation = expected.next_observation
-    num_actions = parts.config.gap_samples if parts.method.compares_actions else 1
-    num_members, *shape = next_observation.shape
-    next_observation = jnp.broadcast_to(
-        next_observation[:, None], (num_members, num_actions, *shape)
-    )  # [N, J, B, O]
-    # The same noise for every member: what members differ in is then due to their next states and
-    # not to the policy's randomness, which is no epistemic uncertainty.
-    action = jax.vmap(lambda o: networks.sample_action(parts.actor, learner.actor, o, key)[0])(
-        next_observation
-    )
-    flat = lambda x: x.reshape(-1, x.shape[-1])
-    next_q = networks.apply(parts.critic, learner.critic, flat(next_observation), flat(action))
-    next_q = losses.group_value(next_q)
-    next_q = next_q.reshape(-1, *next_observation.shape[:-1])  # [groups, N, J, B]
-    next_q = jnp.where(expected.terminated[:, None], 0.0, next_q)
-    return uncertainty.Values(None, next_q, expected.reward, expected.change)
-
-
-def attraction(
-    parts: Parts, learner: Learner, observation: jax.Array, key: chex.PRNGKey
-) -> jax.Array:
-    """Q + λ sqrt(U) of an action that the policy draws, eq. (9), policy_opt.
-
-    Args:
-        parts: of the configuration.
-        learner: the critics, the U-net and the policy.
-        observation: `[B, O]`.
-        key: consumed.
-
-    Returns:
-        `[B]`.
-    """
-    action, _ = networks.sample_action(parts.actor, learner.actor, observation, key)
-    q = networks.apply(parts.critic, learner.critic, observation, action)
-    std = value_std(parts, learner, observation, action, q)
-    return jnp.mean(losses.group_value(q), axis=0) + current_risk(parts, learner) * std
-
-
-def value_std(
-    parts: Parts,
-    learner: Learner,
-    observation: jax.Array,
-    action: jax.Array,
-    q: jax.Array,
-) -> jax.Array:
-    """sqrt(U(s, a)) `[B]` by the method; `q` `[N, M, B]` are the critics there."""
-    if parts.method.local is not None:
-        log_u = networks.apply(parts.unet, learner.unet, observation, action)
-        return networks.to_std(log_u)
-    if parts.method.direct is not None:
-        values = uncertainty.Values(losses.group_value(q))
-        return losses.safe_sqrt(parts.method.direct(values, parts.config.discount))
-    return jnp.zeros(q.shape[-1])

@@ -10,10 +10,10 @@ import numpy as np
 
 from qusac_jax._checks import is_concrete
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import fitting, rollouts
-from qusac_jax.qusac import learner as learner_lib
+from qusac_jax.qusac import estimates, fitting, rollouts
 from qusac_jax.qusac import starts as starts_lib
 from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.parts import build
 from qusac_jax.qusac.penalties import PENALTIES, Penalty
 from qusac_jax.qusac.state import TrainState, act, dynamics_model, num_rollouts
 from qusac_jax.task import Task, TerminationFn
@@ -123,14 +123,14 @@ def termination(dynamics: dynamics_lib.Dynamics, *, config: Config, task: Task) 
 
 def predictor(
     dynamics: dynamics_lib.Dynamics | None, config: Config, task: Task
-) -> learner_lib.Predict | None:
+) -> estimates.Predict | None:
     """The members' mean predictions as the learner reads them."""
     if dynamics is None:
         return None
 
     ends = termination(dynamics, config=config, task=task)
 
-    def expect(observation: jax.Array, action: jax.Array) -> learner_lib.Expectation:
+    def expect(observation: jax.Array, action: jax.Array) -> estimates.Expectation:
         mean, _ = predict(dynamics, observation, action, config=config, task=task)
         # As in rollouts: beyond the range of D, no critic has been trained, and what they say there
         # would count as disagreement of the members.
@@ -138,7 +138,7 @@ def predictor(
         change = (next_observation - observation) / dynamics.change_std
         per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
         terminated = ends(per_member(observation), per_member(action), next_observation)
-        return learner_lib.Expectation(next_observation, change, mean[..., -1], terminated)
+        return estimates.Expectation(next_observation, change, mean[..., -1], terminated)
 
     return expect
 
@@ -192,11 +192,11 @@ def _starts(
     if config.start_candidates == 1:
         return starts_lib.uniform(state.replay), key
     key, key_pool, key_score = jax.random.split(key, 3)
-    parts = learner_lib.build(config, task.action_size)
+    parts = build(config, task.action_size)
     chunks, size = rollouts.num_chunks(num_rollouts(config), config.num_members)
     starts = starts_lib.promising(
         state.replay,
-        lambda observation: learner_lib.attraction(parts, state.learner, observation, key_score),
+        lambda observation: estimates.attraction(parts, state.learner, observation, key_score),
         key_pool,
         num_candidates=config.start_candidates,
         chunks=chunks,

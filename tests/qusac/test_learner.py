@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax.qusac import diagnostics, losses, networks, replay
+from qusac_jax.qusac import diagnostics, estimates, losses, networks, replay
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac.config import Config
 
@@ -63,7 +63,7 @@ def predictions(key, num_members, size):
     next_observation = jax.random.normal(keys[0], (num_members, size, 2))
     reward = jax.random.normal(keys[1], (num_members, size))
     ends = jax.random.bernoulli(keys[2], 0.3, reward.shape)
-    return learner_lib.Expectation(next_observation, 0.5 * next_observation, reward, ends)
+    return estimates.Expectation(next_observation, 0.5 * next_observation, reward, ends)
 
 
 def one_step_batch(key, size=64):
@@ -273,7 +273,7 @@ def test_members_that_agree_are_not_uncertain(method):
     learner = learner._replace(critic=same(learner.critic))
     batch = one_step_batch(jax.random.key(2))
     prediction = same(predictions(jax.random.key(1), 5, 64))
-    local = learner_lib.propagated_uncertainty(
+    local = estimates.propagated_uncertainty(
         learner_lib.build(config, 1), learner, batch, lambda *_: prediction, jax.random.key(3)
     )
     np.testing.assert_allclose(local, 0.0, atol=1e-9)
@@ -290,7 +290,7 @@ def test_local_uncertainty_is_that_of_loops_over_members(method):
     assert 0 < ends.sum() < ends.size
     batch = one_step_batch(jax.random.key(2), 6)
     parts = learner_lib.build(config, 1)
-    local = learner_lib.propagated_uncertainty(parts, learner, batch, lambda *_: prediction, key)
+    local = estimates.propagated_uncertainty(parts, learner, batch, lambda *_: prediction, key)
 
     actor = networks.Actor(config.actor_hidden, 1)
     num_actions = config.gap_samples if method == "exact_ube" else 1
