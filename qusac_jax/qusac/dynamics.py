@@ -64,8 +64,9 @@ def init(
         input_std=jnp.ones(input_size),
         change_std=jnp.ones(model.observation_size),
         noise_scale=jnp.ones((model.num_members, model.observation_size + 1)),
-        observation_min=jnp.full(model.observation_size, -jnp.inf),
-        observation_max=jnp.full(model.observation_size, jnp.inf),
+        # The weak dtype of a Python number would have all compiled again, after a fit.
+        observation_min=jnp.full(model.observation_size, -jnp.inf, jnp.float32),
+        observation_max=jnp.full(model.observation_size, jnp.inf, jnp.float32),
     )
 
 

@@ -92,6 +92,24 @@ def test_a_run_compiles_each_function_once(alone):
         assert getattr(alone, name)._cache_size() == 1, name
 
 
+@pytest.mark.parametrize("name", ["qusac", "explore", "paper", "sac"])
+@pytest.mark.parametrize("is_offline", [False, True])
+def test_a_state_keeps_its_types(name, is_offline):
+    # Other ones, weak types among them, would have every function compiled a second time.
+    config = small(presets.get(name, is_offline=is_offline))
+    both = {"config": config, "task": TASK}
+    state = jax.eval_shape(functools.partial(agent.init, **both), jax.random.key(0))
+    first = jax.tree.map(lambda x: x[0], random_transitions(0))
+    verbs = {"train_step": (first, first.observation), "learn": ()}
+    verbs |= {"refresh": (), "roll_out": ()} if config.uses_model else {}
+    for verb, arguments in verbs.items():
+        call = functools.partial(getattr(agent, verb), **both)
+        after = jax.eval_shape(call, state, *arguments)
+        after = after if isinstance(after, agent.TrainState) else after[0]
+        told = lambda x: (x.shape, x.dtype, x.weak_type)
+        assert jax.tree.map(told, after) == jax.tree.map(told, state), verb
+
+
 def test_what_the_model_predicts_by_hand(alone):
     state = alone.init(jax.random.key(0))
     rewards = jnp.array([0.0, 2.0, 0.1, 4.0])
