@@ -92,6 +92,8 @@ class Config:
     method: str = "upper_bound"  # qvariance of Algorithm 1, line 4
     risk: float = checked(1.0, _fields.finite)  # λ of eq. (9), policy_opt: > 0 seeks, < 0 avoids
     risk_schedule: str | None = None  # KIND:START:END:UPDATES in place of risk, see `risk.parse`
+    # λ counts sqrt(U) in units of the largest that the local uncertainty of recent batches allows.
+    relative_risk: bool = checked(False, _fields.boolean)
     num_members: int = checked(5, _fields.integer(1))  # N, dynamics models and critic groups
     num_critics: int = checked(1, _fields.integer(1))  # M per group, whose value is their minimum
     critic_data: CriticData = "member"  # member: D_1..D_N, model: D_model, replay: D (no model)
@@ -157,6 +159,12 @@ class Config:
             )
         if self.risk_schedule is not None:
             risk_lib.parse(self.risk_schedule)
+        if self.relative_risk and not self.uses_unet:
+            propagating = [name for name, one in uncertainty.METHODS.items() if one.local]
+            raise ValueError(
+                f"relative_risk needs a method that propagates local uncertainties, got "
+                f"{self.method!r}; use one of {', '.join(propagating)}, or leave it out"
+            )
         self._check_enough_to_disagree()
         self._check_penalty_and_regularizer()
 

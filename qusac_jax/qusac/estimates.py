@@ -15,6 +15,9 @@ from qusac_jax.qusac import losses, networks, replay, uncertainty
 from qusac_jax.qusac import risk as risk_lib
 from qusac_jax.qusac.parts import Learner, Parts
 
+# Below, everything is known and what is left is rounding.
+_LEAST_STD = 1e-4
+
 
 class Expectation(NamedTuple):
     """What each member of the model expects after B pairs (s, a)."""
@@ -132,8 +135,17 @@ def value_std(
 
 
 def current_risk(parts: Parts, learner: Learner) -> jax.Array | float:
-    """λ `[]` at this point of the run."""
+    """What sqrt(U) is multiplied by at this point of the run, `[]`: λ, eq. (9), policy_opt.
+
+    With `relative_risk` it is λ divided by the largest sqrt(U) that the local uncertainty of recent
+    batches allows. What is known least is then worth λ, in units of value, however little is left
+    to know, and can be weighed against rewards and the costs of actions.
+    """
     config = parts.config
-    if config.risk_schedule is None:
-        return config.risk
-    return jnp.asarray(risk_lib.parse(config.risk_schedule)(learner.num_updates))
+    risk: jax.Array | float = config.risk
+    if config.risk_schedule is not None:
+        risk = jnp.asarray(risk_lib.parse(config.risk_schedule)(learner.num_updates))
+    if not config.relative_risk:
+        return risk
+    largest = jnp.sqrt(config.u_per_local * learner.local_max)
+    return risk / jnp.maximum(largest, _LEAST_STD)

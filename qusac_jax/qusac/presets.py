@@ -41,11 +41,12 @@ PRESETS: Mapping[str, Config] = types.MappingProxyType(
     {
         # Algorithm 2 with the online hyperparameters, and what was found to be better.
         "qusac": Config(),
-        # Not of the paper, for sparse rewards: seeks what the model does not know and lets go of
-        # that within 15,000 steps. Rollouts are long and often start where much is expected.
+        # Not of the paper, for sparse rewards: seeks what the model knows least and lets go of that
+        # within 15,000 steps. Rollouts are long and often start where much is expected.
         "explore": Config(
             method="disagreement",
-            risk_schedule="linear:3:0.1:150000",
+            risk_schedule="linear:20:0.5:150000",
+            relative_risk=True,
             rollouts_per_step=200,
             rollout_length=10,
             start_candidates=16,
@@ -95,6 +96,7 @@ def offline(config: Config) -> Config:
         config,
         risk=-1.0 if config.risk else 0.0,
         risk_schedule=None,
+        relative_risk=False,
         batch_size=512,
         actor_hidden=(256, 256, 256),
         critic_hidden=(256, 256, 256),

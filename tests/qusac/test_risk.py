@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from qusac_jax.qusac import estimates, losses, networks, replay, risk
 from qusac_jax.qusac import learner as learner_lib
-from qusac_jax.qusac import losses, networks, replay, risk
 from qusac_jax.qusac.config import Config
 
 
@@ -42,6 +42,23 @@ def test_schedules_go_from_start_to_end_and_stay(text, values):
 def test_mistakes_are_named_when_the_config_is_made(text, message):
     with pytest.raises(ValueError, match=message):
         Config(risk_schedule=text)
+
+
+def test_relative_risk_needs_a_unet():
+    with pytest.raises(ValueError, match=r"relative_risk needs .* got 'ensemble_var'; use one of"):
+        Config(method="ensemble_var", relative_risk=True)
+
+
+def test_relative_risk_is_in_units_of_the_largest_uncertainty():
+    config = Config(risk=20.0, discount=0.6, relative_risk=True)
+    parts = learner_lib.build(config, 1)
+    learner = learner_lib.init(jax.random.key(0), config, 3, 1)._replace(local_max=jnp.array(0.36))
+    # The largest sqrt(U) is sqrt(0.36 / (1 - 0.36)) = 0.75.
+    assert estimates.current_risk(parts, learner) == pytest.approx(20.0 / 0.75)
+    known = learner._replace(local_max=jnp.array(0.0))
+    assert np.isfinite(estimates.current_risk(parts, known))
+    absolute = learner_lib.build(dataclasses.replace(config, relative_risk=False), 1)
+    assert estimates.current_risk(absolute, learner) == 20.0
 
 
 @pytest.mark.slow
