@@ -139,7 +139,9 @@ class Config:
     rollout_length: int = checked(5, _fields.integer(1))  # k
     # Every second rollout starts at the best of this many states of D, see `starts.promising`; 1:
     # all start anywhere in D, as in the paper.
-    start_candidates: int = checked(1, _fields.integer(1))
+    start_candidates: int = checked(
+        1, _fields.integer(1, "1 has all of them start anywhere in D, 16 is what explore uses")
+    )
     retain_refreshes: int = checked(1, _fields.integer(1))  # Δ, until D_model is overwritten
     penalty: str | None = None  # taken off the rewards of rollouts: mopo, or None
     penalty_scale: float = checked(  # λ of that penalty
