@@ -16,7 +16,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax import _bicgstab, _control, _sparse_linear
+from qusac_jax import _bicgstab, _control, _likely_paths, _sparse_linear
+from qusac_jax._likely_paths import Likely
 from qusac_jax._sparse_products import Flow
 
 _CACHED_BYTES = 2**22  # of matrices; with more, solving in turn is faster (BUILD_NOTES.md)
@@ -142,6 +143,7 @@ def solve_warm(
     discount: chex.Numeric,
     start: jax.Array,
     *,
+    likely: Likely | None = None,
     tolerance: float = 1e-6,
     max_iterations: int = 60,
 ) -> IterativeSolution:
@@ -162,6 +164,8 @@ def solve_warm(
         rhs: `[N, S]`.
         discount: in [0, 1].
         start: `[N, S]` initial guess.
+        likely: `[S]` each, about where all of the systems lead; makes for fewer iterations (of a
+            belief about DeepSea, 4 instead of 30). Sparse systems do without.
         tolerance: largest allowed 2-norm of a residual, relative to that of its `rhs` (or what
             rounding `x` causes, where that is larger).
         max_iterations: after which LU takes over.
@@ -173,8 +177,13 @@ def solve_warm(
     """
     if isinstance(flow, Flow):
         return IterativeSolution(*_sparse_linear.solve_warm(flow, rhs, discount, start))
+    precondition = None if likely is None else _likely_paths.preconditioner(likely, discount)
     together = functools.partial(
-        _solve_together, discount=discount, tolerance=tolerance, max_iterations=max_iterations
+        _solve_together,
+        discount=discount,
+        precondition=precondition,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
     )
 
     def in_turn(*systems):
@@ -187,14 +196,19 @@ def solve_warm(
     return jax.lax.platform_dependent(flow, rhs, start, cpu=in_turn, default=together)
 
 
-def _solve_together(flow, rhs, start, *, discount, tolerance, max_iterations):
+def _solve_together(flow, rhs, start, *, discount, precondition, tolerance, max_iterations):
     """`solve_warm` in products with all matrices at once."""
 
     def apply(x):
         return x - discount * jnp.einsum("nst,nt->ns", flow, x, precision="highest")
 
     x, residual, iterations = _bicgstab.solve(
-        apply, rhs, start, tolerance=tolerance, max_iterations=max_iterations
+        apply,
+        rhs,
+        start,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+        precondition=precondition,
     )
 
     def factorize(_):

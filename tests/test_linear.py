@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax import linear
+from qusac_jax import _likely_paths, linear
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -70,12 +70,48 @@ def test_systems_beyond_the_cache_are_solved_as_well(monkeypatch, max_iterations
     assert np.all((solution.iterations > 5) | solution.fell_back)
 
 
+def beliefs(size, *, data, seed=0):
+    """Mean and three draws of a belief about a problem in which each state leads to one other."""
+    rng = np.random.default_rng(seed)
+    concentration = np.full((size, size), 0.1)
+    concentration[np.arange(size), rng.integers(0, size, size)] += data
+    draws = rng.gamma(concentration, size=(3, size, size))
+    draws /= draws.sum(-1, keepdims=True)
+    mean = concentration / concentration.sum(-1, keepdims=True)
+    return jnp.float32(mean), jnp.float32(draws)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 64, 65])
+def test_likely_paths_invert_a_problem_of_one_successor_and_an_even_rest(size):
+    mean, _ = beliefs(size, data=20.0)
+    x = jax.random.normal(jax.random.key(size), (2, size))
+    product = x - 0.9 * x @ mean.T
+    likely = _likely_paths.likeliest(mean)
+    inverse = _likely_paths.preconditioner(likely, 0.9)
+    np.testing.assert_allclose(inverse(product), x, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("data", "at_most"), [(0.0, 6), (20.0, 5)])
+def test_likely_paths_save_iterations_and_change_no_solution(data, at_most):
+    mean, flow = beliefs(150, data=data)
+    rhs = jax.random.normal(jax.random.key(1), flow.shape[:2])
+    likely = _likely_paths.likeliest(mean)
+    solve = functools.partial(linear.solve_warm, flow, rhs, 0.99, jnp.zeros_like(rhs))
+    guided, alone = solve(likely=likely), solve()
+    exact = np.linalg.solve(np.eye(150) - 0.99 * np.float64(flow), np.float64(rhs)[..., None])
+    for solution in (guided, alone):
+        assert not solution.fell_back
+        np.testing.assert_allclose(solution.x, exact[..., 0], rtol=1e-3, atol=1e-3)
+    assert guided.iterations <= at_most < alone.iterations or not data
+    assert guided.iterations <= alone.iterations
+
+
 @pytest.mark.slow
 def test_many_batched_systems_in_one_program_do_not_wait_for_each_other():
     # In a process of its own: where it goes wrong, it never returns.
     program = """
         import jax, jax.numpy as jnp
-        from qusac_jax import linear
+        from qusac_jax import _likely_paths, linear
         matrix = jnp.eye(128) - 0.5 * jax.random.dirichlet(
             jax.random.key(0), jnp.ones(128), (6, 5, 128))
         solve = jax.jit(lambda m: [jax.vmap(linear.solve_system, (0, None))(x, jnp.ones((128, 2)))

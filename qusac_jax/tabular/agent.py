@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import _sparse_products, linear, moments, posterior, sparse
+from qusac_jax import _likely_paths, _sparse_products, linear, moments, posterior, sparse
 from qusac_jax._checks import check_count
 from qusac_jax._fields import check_choice
 from qusac_jax._next_values import next_mean
@@ -133,7 +133,8 @@ def optimize(
     key_sample, key_tie = jax.random.split(key)
     mean, members = _sample_models(belief, key_sample, config)
     preference = jax.random.uniform(key_tie, belief.reward_mean.shape)
-    evaluate = functools.partial(_evaluate, belief, mean, members, config=config)
+    likely = _likeliest(mean)
+    evaluate = functools.partial(_evaluate, belief, mean, members, likely, config=config)
     history = jnp.full((config.max_steps + 1, len(policy)), -1, policy.dtype).at[0].set(policy)
 
     def improve(carry):
@@ -170,7 +171,7 @@ def evaluate(
     """
     mean, members = _sample_models(belief, key, config)
     warm_start = init_warm_start(len(policy), config, belief.reward_mean.dtype)
-    return _evaluate(belief, mean, members, policy, warm_start, config=config)[0]
+    return _evaluate(belief, mean, members, _likeliest(mean), policy, warm_start, config=config)[0]
 
 
 def _sample_models(belief, key, config):
@@ -183,13 +184,19 @@ def _sample_models(belief, key, config):
     return posterior.mean(belief), None
 
 
+def _likeliest(mean):
+    """Where each pair most likely leads, on which warm solves of dense problems are built."""
+    is_sparse = isinstance(mean.transition, sparse.Sparse)
+    return None if is_sparse else _likely_paths.likeliest(mean.transition)
+
+
 def _greedy(evaluation, preference, risk):
     score = evaluation.mean_q + risk * jnp.sqrt(jnp.maximum(evaluation.variance, 0.0))
     is_best = score >= score.max(-1, keepdims=True) - _TIE_TOLERANCE * jnp.max(jnp.abs(score))
     return jnp.argmax(jnp.where(is_best, preference, -1.0), -1)
 
 
-def _evaluate(belief, mean, members, policy, warm_start, *, config):
+def _evaluate(belief, mean, members, likely, policy, warm_start, *, config):
     """Lines 3 and 4 of Algorithm 1 for a deterministic policy."""
     state = jnp.arange(len(policy))
     is_sparse = isinstance(mean.transition, sparse.Sparse)
@@ -197,10 +204,11 @@ def _evaluate(belief, mean, members, policy, warm_start, *, config):
         mean_flow = _sparse_products.chosen(mean.transition, policy)
     else:
         mean_flow = mean.transition[None, state, policy]
+        likely = jax.tree.map(lambda x: x[state, policy], likely)
     solved = []
 
     def solve(*system):
-        x, is_solved = _solve(*system, solver=config.solver)
+        x, is_solved = _solve(*system, likely, solver=config.solver)
         solved.append(is_solved)
         return x
 
@@ -271,12 +279,12 @@ def _uncertainty_reward(members, member_v, mean_v, config):
     return jnp.maximum(reward_variance + discount**2 * local, config.min_local)
 
 
-def _solve(flow, rhs, discount, start, *, solver):
+def _solve(flow, rhs, discount, start, likely, *, solver):
     """Solutions `[N, S]`, and whether they are; None where LU makes sure."""
     if isinstance(flow, Flow):
         solution = linear.solve_warm(flow, rhs, discount, start)
         return solution.x, ~solution.fell_back
     if solver == "warm":
-        return linear.solve_warm(flow, rhs, discount, start).x, None
+        return linear.solve_warm(flow, rhs, discount, start, likely=likely).x, None
     solve = jax.vmap(linear.solve, in_axes=(0, 0, None))
     return solve(flow, rhs[..., None], discount).x[..., 0], None

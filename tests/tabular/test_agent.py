@@ -208,7 +208,8 @@ def test_what_is_propagated_is_raised_to_the_bound(method):
     result, samples = general_solution(method, belief, policy, key, config)
     free = samples.reward.var(0) + config.discount**2 * result.local_q
     assert jnp.min(free) < BOUND < jnp.max(free)
-    np.testing.assert_allclose(raised, jnp.maximum(free, BOUND), rtol=1e-4, atol=1e-6)
+    # Warm solves leave a residual of 1e-6, which a condition of 100 multiplies.
+    np.testing.assert_allclose(raised, jnp.maximum(free, BOUND), rtol=1e-3, atol=1e-6)
 
 
 def test_moments_that_diverge_are_seen_in_the_condition():
