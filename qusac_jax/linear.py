@@ -22,7 +22,7 @@ from qusac_jax._sparse_products import Flow
 
 _CACHED_BYTES = 2**22  # of matrices; with more, solving in turn is faster (BUILD_NOTES.md)
 # Expected steps are at least 1, the first; a solution with clearly less is a singular system's.
-_LEAST_STEPS = 0.9
+LEAST_STEPS = 0.9
 
 
 class Solution(NamedTuple):
@@ -55,7 +55,7 @@ def solve(flow: jax.Array | Flow, rhs: jax.Array, discount: chex.Numeric) -> Sol
     fixed = jax.lax.stop_gradient(x)
     residual = jnp.max(jnp.abs(jnp.matmul(system, fixed, precision="highest") - rhs))
     steps = fixed[:, -1]
-    condition = jnp.where(jnp.all(steps > _LEAST_STEPS), jnp.max(steps), jnp.inf)
+    condition = jnp.where(jnp.all(steps > LEAST_STEPS), jnp.max(steps), jnp.inf)
     return Solution(x[:, :-1], jax.lax.stop_gradient(residual), condition)
 
 

@@ -9,7 +9,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax import linear
+from qusac_jax import _bicgstab, _control, _likely_paths, linear
 from qusac_jax._checks import (
     check_discount,
     check_policy,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qusac_jax.posterior import Posterior
 
 _LEAST_PRECISION = 1e-30  # of a reward; its variance is finite in float32
+_MAX_ITERATIONS = 60  # of the surprises, after which LU takes over
 
 
 class Moments(NamedTuple):
@@ -72,11 +73,7 @@ def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Num
         ValueError: for wrong shapes, and outside `jit` for bad values or an ill-conditioned system.
     """
     check_real(policy=policy, discount=discount)
-    if posterior.support is not None:
-        raise ValueError(
-            "posterior has a support, whose covariances solve_moments does not compute sparsely; "
-            "use solve_exact on samples of it"
-        )
+    _check_dense(posterior)
     dtype = posterior.reward_mean.dtype
     policy = jnp.asarray(policy, dtype)
     check_scalars(discount=discount)
@@ -98,6 +95,14 @@ def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Num
     if is_concrete(*result):
         check_result(result)
     return result
+
+
+def _check_dense(posterior):
+    if posterior.support is not None:
+        raise ValueError(
+            "posterior has a support, whose covariances solve_moments does not compute sparsely; "
+            "use solve_exact on samples of it"
+        )
 
 
 @jax.jit
@@ -149,3 +154,103 @@ def _solve_moments(posterior, policy, discount) -> Moments:
         residual=jnp.maximum(bellman.residual, surprises.residual),
         condition=jnp.maximum(bellman.condition, surprises.condition),
     )
+
+
+class ActionMoments(NamedTuple):
+    """The part of `Moments` that planning needs, under a deterministic policy."""
+
+    q: jax.Array  # [S, A] variance of Q
+    local_q: jax.Array  # [S, A] as in `Moments`
+    condition: jax.Array  # [] as in `Moments`
+
+
+def solve_moments_of_actions(
+    posterior: "Posterior", likely: _likely_paths.Likely, policy: jax.Array, discount: float
+) -> ActionMoments:
+    """`solve_moments` for a deterministic policy, in a third of the operations.
+
+    Only the rows of the policy's actions have a part in the values, so that discount * P Z = Z - I
+    replaces a product of matrices, and the surprises are found without forming their system. Where
+    the problem is deterministic and its prior is even, all inverses and products follow paths.
+
+    Args:
+        posterior: a `Posterior`, as for `solve_moments`.
+        likely: `[S, A]` each, of the mean transition.
+        policy: `[S]` actions.
+        discount: in [0, 1).
+
+    Returns:
+        `ActionMoments`. Takes (8 / 3 + 2 (A - 1)) S^3 operations, on paths S^2 log S.
+
+    Raises:
+        ValueError: for a support; nothing else is checked.
+    """
+    _check_dense(posterior)
+    num_states, num_actions = posterior.reward_mean.shape
+    state = jnp.arange(num_states)
+    strength = posterior.concentration.sum(-1)
+    transition = posterior.concentration[..., :-1] / strength[..., None]
+    reward_variance, scale = 1 / posterior.reward_precision, 1 / (strength + 1)
+    others = (policy[:, None] + jnp.arange(1, num_actions)) % num_actions  # [S, A-1]
+    pairs = state[:, None], others
+    inverse, next_of_others = _fundamental(transition, likely, (state, policy), pairs, discount)
+    flow = transition[state, policy]
+    next_inverse = (
+        (inverse - jnp.eye(num_states, dtype=flow.dtype)) / discount if discount else flow
+    )
+    square, next_square = inverse**2, next_inverse**2
+    rhs = jnp.stack([posterior.reward_mean[state, policy], jnp.ones(num_states, flow.dtype)])
+    mean_v, steps = average("st,nt->ns", inverse, rhs)
+    known = scale * next_variance(transition, mean_v, next_mean(transition, mean_v))
+
+    base = (reward_variance + discount**2 * known)[state, policy]
+    weight = discount**2 * scale[state, policy]
+    surprise, growth = _surprises(flow, square, next_square, weight, base)
+
+    quadratic = (
+        jnp.zeros_like(known).at[state, policy].set(average("su,u->s", next_square, surprise))
+    )
+    quadratic = quadratic.at[pairs].set(average("sau,u->sa", next_of_others**2, surprise))
+    spread = next_mean(transition, average("su,u->s", square, surprise)) - quadratic
+    local_q = known + scale * jnp.maximum(spread, 0.0)
+    again = jnp.zeros_like(known).at[state, policy].set(2 * discount * jnp.diagonal(next_inverse))
+    q = (1 + again) * (reward_variance + discount**2 * local_q) + discount**2 * quadratic
+    both = jnp.stack([steps, growth])
+    condition = jnp.where(jnp.all(both > linear.LEAST_STEPS), jnp.max(both), jnp.inf)
+    return ActionMoments(q, local_q, condition)
+
+
+def _fundamental(transition, likely, chosen, others, discount):
+    """Z `[S, S]`, and mean P Z `[S, A-1, S]` for the pairs that were not chosen."""
+    of = lambda pairs: jax.tree.map(lambda x: x[pairs], likely)
+    inverse, error = _likely_paths.inverse(of(chosen), discount)
+    is_whole = _likely_paths.is_rounding(jnp.maximum(error, jnp.max(likely.unexplained)))
+
+    def by_products(_):
+        identity = jnp.eye(len(inverse), dtype=inverse.dtype)
+        solved = linear.solve(transition[chosen], identity, discount).x
+        return solved, average("sat,tu->sau", transition[others], solved)
+
+    by_paths = inverse, _likely_paths.next_rows(of(others), inverse)
+    return _control.apply_if(~is_whole, by_products, by_paths)
+
+
+def _surprises(flow, square, next_square, weight, base):
+    """d of d = base + gain d `[S]`, and the same for a base of 1: how surprises grow in cycles."""
+    both = jnp.stack([base, jnp.ones_like(base)])
+
+    def without_gain(x):
+        within = average("st,nt->ns", flow, average("st,nt->ns", square, x))
+        return x - weight * (within - average("st,nt->ns", next_square, x))
+
+    def factorize(_):
+        within = jnp.maximum(average("st,tu->su", flow, square) - next_square, 0.0)
+        system = jnp.eye(len(base), dtype=base.dtype) - weight[:, None] * within
+        return linear.solve_system(system, both.T).T
+
+    tolerance = 10 * float(jnp.finfo(base.dtype).eps)
+    x, residual, _ = _bicgstab.solve(
+        without_gain, both, both, tolerance=tolerance, max_iterations=_MAX_ITERATIONS
+    )
+    is_open = _bicgstab.is_open(x, residual, _bicgstab.norm(both), tolerance)
+    return _control.apply_if(is_open, factorize, x)

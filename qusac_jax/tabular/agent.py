@@ -204,11 +204,11 @@ def _evaluate(belief, mean, members, likely, policy, warm_start, *, config):
         mean_flow = _sparse_products.chosen(mean.transition, policy)
     else:
         mean_flow = mean.transition[None, state, policy]
-        likely = jax.tree.map(lambda x: x[state, policy], likely)
     solved = []
+    chosen = jax.tree.map(lambda x: x[state, policy], likely)
 
     def solve(*system):
-        x, is_solved = _solve(*system, likely, solver=config.solver)
+        x, is_solved = _solve(*system, chosen, solver=config.solver)
         solved.append(is_solved)
         return x
 
@@ -221,8 +221,7 @@ def _evaluate(belief, mean, members, likely, policy, warm_start, *, config):
     uncertainty_reward = variance = jnp.zeros_like(mean_q)
     condition = jnp.zeros((), mean_q.dtype)
     if config.method == "moments":
-        one_hot = jax.nn.one_hot(policy, mean_q.shape[-1], dtype=mean_q.dtype)
-        result = moments.solve_moments(belief, one_hot, config.discount)
+        result = moments.solve_moments_of_actions(belief, likely, policy, config.discount)
         uncertainty_reward = 1 / belief.reward_precision + config.discount**2 * result.local_q
         variance, condition = result.q, result.condition
     elif members is not None:

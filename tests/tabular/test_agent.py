@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmark import numpy_reference
-from qusac_jax import posterior, ube
+from qusac_jax import _likely_paths, moments, posterior, ube
 from qusac_jax.tabular import agent
 
 NUM_STATES, NUM_ACTIONS = 6, 2
@@ -30,6 +30,17 @@ def some_belief(seed=0, num_transitions=30, weight=2.0):
         jnp.asarray(rng.integers(NUM_STATES + 1, size=num_transitions)),
     )
     return posterior.update(posterior.init(NUM_STATES, NUM_ACTIONS), data, weight=weight)
+
+
+def deterministic_belief():
+    """Each pair leads to one state or to the end: what likely paths explain to the last bit."""
+    state, action = np.divmod(np.arange(NUM_STATES * NUM_ACTIONS), NUM_ACTIONS)
+    following = np.random.default_rng(3).integers(NUM_STATES + 1, size=state.size)
+    seen = [0, 1, 3, 4, 4, 6, 8, 9, 11]
+    data = posterior.Transitions(
+        *map(jnp.asarray, (state[seen], action[seen], 0.1 * following[seen], following[seen]))
+    )
+    return posterior.update(posterior.init(NUM_STATES, NUM_ACTIONS), data, weight=5.0)
 
 
 def unclipped(method, **options):
@@ -67,12 +78,23 @@ def test_variance_is_that_of_the_general_solver(method):
     np.testing.assert_allclose(ours.mean_q, values.q, rtol=1e-3, atol=1e-3)
 
 
-def test_moments_are_the_closed_form():
-    belief, policy = some_belief(), some_policy()
-    config = agent.Config(method="moments")
+@pytest.mark.parametrize("discount", [0.0, 0.5, 0.99])
+@pytest.mark.parametrize("belief", [some_belief(), deterministic_belief()], ids=["any", "paths"])
+@pytest.mark.parametrize("max_iterations", [60, 0])
+def test_moments_are_the_closed_form(monkeypatch, discount, belief, max_iterations):
+    monkeypatch.setattr(moments, "_MAX_ITERATIONS", max_iterations)  # 0: LU does it
+    policy = some_policy()
+    config = agent.Config(method="moments", discount=discount, num_members=5 + max_iterations)
     ours = agent.evaluate(belief, policy, jax.random.key(1), config=config)
     expected = ube.solve_moments(belief, jax.nn.one_hot(policy, NUM_ACTIONS), config.discount)
     np.testing.assert_allclose(ours.variance, expected.q, rtol=1e-4)
+
+
+def test_deterministic_problems_with_an_even_prior_need_no_products():
+    likely = _likely_paths.likeliest(posterior.mean(deterministic_belief()).transition)
+    assert _likely_paths.is_rounding(jnp.max(likely.unexplained))
+    likely = _likely_paths.likeliest(posterior.mean(some_belief()).transition)
+    assert not _likely_paths.is_rounding(jnp.max(likely.unexplained))
 
 
 @pytest.mark.parametrize("method", ["exact_ube", "pombu", "psrl"])
