@@ -203,12 +203,12 @@ def _evaluate(belief, mean, members, likely, policy, warm_start, *, config):
     if is_sparse:
         mean_flow = _sparse_products.chosen(mean.transition, policy)
     else:
-        mean_flow = mean.transition[None, state, policy]
+        mean_flow = mean.transition[None]
     solved = []
     chosen = jax.tree.map(lambda x: x[state, policy], likely)
 
     def solve(*system):
-        x, is_solved = _solve(*system, chosen, solver=config.solver)
+        x, is_solved = _solve(*system, policy, chosen, solver=config.solver)
         solved.append(is_solved)
         return x
 
@@ -226,10 +226,9 @@ def _evaluate(belief, mean, members, likely, policy, warm_start, *, config):
         variance, condition = result.q, result.condition
     elif members is not None:
         if config.method in _WITH_MEMBER_VALUES:
+            flow = members.transition
             if is_sparse:
-                flow = _sparse_products.chosen_of_members(members.transition, policy)
-            else:
-                flow = members.transition[:, state, policy]
+                flow = _sparse_products.chosen_of_members(flow, policy)
             rhs = members.reward[:, state, policy]
             warm_start = warm_start._replace(
                 members=solve(flow, rhs, config.discount, warm_start.members)
@@ -278,12 +277,14 @@ def _uncertainty_reward(members, member_v, mean_v, config):
     return jnp.maximum(reward_variance + discount**2 * local, config.min_local)
 
 
-def _solve(flow, rhs, discount, start, likely, *, solver):
+def _solve(flow, rhs, discount, start, policy, likely, *, solver):
     """Solutions `[N, S]`, and whether they are; None where LU makes sure."""
     if isinstance(flow, Flow):
         solution = linear.solve_warm(flow, rhs, discount, start)
         return solution.x, ~solution.fell_back
     if solver == "warm":
-        return linear.solve_warm(flow, rhs, discount, start, likely=likely).x, None
+        given = {"policy": policy, "likely": likely}
+        return linear.solve_warm(flow, rhs, discount, start, **given).x, None
+    rows = flow[:, jnp.arange(len(policy)), policy]
     solve = jax.vmap(linear.solve, in_axes=(0, 0, None))
-    return solve(flow, rhs[..., None], discount).x[..., 0], None
+    return solve(rows, rhs[..., None], discount).x[..., 0], None
