@@ -207,8 +207,9 @@ def _evaluate(belief, mean, members, likely, policy, warm_start, *, config):
     solved = []
     chosen = jax.tree.map(lambda x: x[state, policy], likely)
 
-    def solve(*system):
-        x, is_solved = _solve(*system, policy, chosen, solver=config.solver)
+    def solve(flow, rhs, discount, start):
+        given = {"policy": policy, "likely": chosen, "solver": config.solver}
+        x, is_solved = _solve(flow, rhs, discount, start, **given)
         solved.append(is_solved)
         return x
 
@@ -277,7 +278,7 @@ def _uncertainty_reward(members, member_v, mean_v, config):
     return jnp.maximum(reward_variance + discount**2 * local, config.min_local)
 
 
-def _solve(flow, rhs, discount, start, policy, likely, *, solver):
+def _solve(flow, rhs, discount, start, *, policy, likely, solver):
     """Solutions `[N, S]`, and whether they are; None where LU makes sure."""
     if isinstance(flow, Flow):
         solution = linear.solve_warm(flow, rhs, discount, start)
