@@ -165,7 +165,7 @@ class ActionMoments(NamedTuple):
 
 
 def solve_moments_of_actions(
-    posterior: "Posterior", likely: _likely_paths.Likely, policy: jax.Array, discount: float
+    posterior: "Posterior", likely: _likely_paths.Likely | None, policy: jax.Array, discount: float
 ) -> ActionMoments:
     """`solve_moments` for a deterministic policy, in a third of the operations.
 
@@ -175,7 +175,7 @@ def solve_moments_of_actions(
 
     Args:
         posterior: a `Posterior`, as for `solve_moments`.
-        likely: `[S, A]` each, of the mean transition.
+        likely: `[S, A]` each, of the mean transition; None to follow no paths.
         policy: `[S]` actions.
         discount: in [0, 1).
 
@@ -205,7 +205,8 @@ def solve_moments_of_actions(
 
     base = (reward_variance + discount**2 * known)[state, policy]
     weight = discount**2 * scale[state, policy]
-    surprise, growth = _surprises(flow, square, next_square, weight, base)
+    solve = _surprises_by_lu if likely is None else _surprises
+    surprise, growth = solve(flow, square, next_square, weight, base)
 
     quadratic = (
         jnp.zeros_like(known).at[state, policy].set(average("su,u->s", next_square, surprise))
@@ -222,15 +223,17 @@ def solve_moments_of_actions(
 
 def _fundamental(transition, likely, chosen, others, discount):
     """Z `[S, S]`, and mean P Z `[S, A-1, S]` for the pairs that were not chosen."""
+
+    def by_products(_):
+        flow = transition[chosen]
+        inverse = linear.solve(flow, jnp.eye(len(flow), dtype=flow.dtype), discount).x
+        return inverse, average("sat,tu->sau", transition[others], inverse)
+
+    if likely is None:
+        return by_products(None)
     of = lambda pairs: jax.tree.map(lambda x: x[pairs], likely)
     inverse, error = _likely_paths.inverse(of(chosen), discount)
     is_whole = _likely_paths.is_rounding(jnp.maximum(error, jnp.max(likely.unexplained)))
-
-    def by_products(_):
-        identity = jnp.eye(len(inverse), dtype=inverse.dtype)
-        solved = linear.solve(transition[chosen], identity, discount).x
-        return solved, average("sat,tu->sau", transition[others], solved)
-
     by_paths = inverse, _likely_paths.next_rows(of(others), inverse)
     return _control.apply_if(~is_whole, by_products, by_paths)
 
@@ -243,14 +246,17 @@ def _surprises(flow, square, next_square, weight, base):
         within = average("st,nt->ns", flow, average("st,nt->ns", square, x))
         return x - weight * (within - average("st,nt->ns", next_square, x))
 
-    def factorize(_):
-        within = jnp.maximum(average("st,tu->su", flow, square) - next_square, 0.0)
-        system = jnp.eye(len(base), dtype=base.dtype) - weight[:, None] * within
-        return linear.solve_system(system, both.T).T
-
     tolerance = 10 * float(jnp.finfo(base.dtype).eps)
     x, residual, _ = _bicgstab.solve(
         without_gain, both, both, tolerance=tolerance, max_iterations=_MAX_ITERATIONS
     )
     is_open = _bicgstab.is_open(x, residual, _bicgstab.norm(both), tolerance)
-    return _control.apply_if(is_open, factorize, x)
+    by_lu = lambda _: _surprises_by_lu(flow, square, next_square, weight, base)
+    return _control.apply_if(is_open, by_lu, x)
+
+
+def _surprises_by_lu(flow, square, next_square, weight, base):
+    """The same, `[2, S]`, from the system itself."""
+    within = jnp.maximum(average("st,tu->su", flow, square) - next_square, 0.0)
+    system = jnp.eye(len(base), dtype=base.dtype) - weight[:, None] * within
+    return linear.solve_system(system, jnp.stack([base, jnp.ones_like(base)], -1)).T
