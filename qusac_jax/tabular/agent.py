@@ -30,7 +30,7 @@ METHODS = (
 SOLVERS = ("warm", "lu")
 
 _TIE_TOLERANCE = 1e-6  # of the largest score; float32 solutions are hardly more precise
-_LEAST_STATES = 256  # for likely paths: with 181, plans take 10 to 35 % longer (BUILD_NOTES.md)
+_LEAST_STATES = 256  # for likely paths: with 181, plans take longer (docs/results/tabular.md)
 _SAMPLING = ("ensemble_var", "pombu", "exact_ube", "upper_bound")
 _WITH_MEMBER_VALUES = ("ensemble_var", "exact_ube", "upper_bound")
 _PROPAGATING = ("pombu", "exact_ube", "upper_bound")
