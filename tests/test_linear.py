@@ -102,8 +102,7 @@ def test_likely_paths_save_iterations_and_change_no_solution(data, at_most):
     for solution in (guided, alone):
         assert not solution.fell_back
         np.testing.assert_allclose(solution.x, exact[..., 0], rtol=1e-3, atol=1e-3)
-    assert guided.iterations <= at_most < alone.iterations or not data
-    assert guided.iterations <= alone.iterations
+    assert guided.iterations <= at_most < alone.iterations
 
 
 @pytest.mark.slow
@@ -111,7 +110,7 @@ def test_many_batched_systems_in_one_program_do_not_wait_for_each_other():
     # In a process of its own: where it goes wrong, it never returns.
     program = """
         import jax, jax.numpy as jnp
-        from qusac_jax import _likely_paths, linear
+        from qusac_jax import linear
         matrix = jnp.eye(128) - 0.5 * jax.random.dirichlet(
             jax.random.key(0), jnp.ones(128), (6, 5, 128))
         solve = jax.jit(lambda m: [jax.vmap(linear.solve_system, (0, None))(x, jnp.ones((128, 2)))
