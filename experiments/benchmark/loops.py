@@ -118,7 +118,7 @@ def device_jobs(
         learns: whether each step has its gradient updates, or is one of the warm-up.
     """
     count = (_LEARNING_STEPS if learns else _STEPS)[setting.is_quick]
-    for names in _installed():
+    for names in tasks_on_device_and_host():
         task = environments.spec(names[0]).task("never")
         for method in methods:
             config = config_of(method, setting.size)
@@ -140,7 +140,8 @@ def device_jobs(
                 )
 
 
-def _installed() -> list[tuple[str, str]]:
+def tasks_on_device_and_host() -> list[tuple[str, str]]:
+    """Names of tasks on the device and of the same on the host, as far as they load."""
     found = [names for names in _PLAYGROUND if _loads(names[0])]
     return found or [names for names in _BRAX if _loads(names[0])]
 
