@@ -79,7 +79,7 @@ def memory(
     system = entries if is_sparse else num_states**2
     at_once = _seeds_at_once(config, num_seeds)
     members = 1 if config.agent.method in _ONE_MDP else config.agent.num_members
-    sampled = posterior.TABLE_ARRAYS * members * entries
+    sampled = posterior.SAMPLE_ARRAYS * members * entries
     systems = _PLANNING_ARRAYS * (entries + members * system)
     chunk = -(-config.num_episodes // config.num_chunks)
     policies = at_once * chunk * num_states * (1 + 3 * num_actions)

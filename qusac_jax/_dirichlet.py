@@ -11,26 +11,38 @@ import jax.numpy as jnp
 from qusac_jax import _control, _variates
 
 _LONE_TOTAL = 1e-30  # below this, a row of gamma variates is one variate and rounding
+_WORK_ARRAYS = 12  # of what is drawn at once
+_ENTRIES_AT_ONCE = 2**18  # with more CPUs are slower, with far fewer accelerators wait
 _EASY_COUNT = 1e3  # a count of which next to no gamma proposal is rejected
 
 
 def draw(concentration: jax.Array, key: chex.PRNGKey, n: int) -> jax.Array:
-    """Exact rows `[N, S, A, S+1]` of concentrations `[S, A, S+1]`, normalised in log space."""
-    possible = concentration > 0
-    shape = (n, *concentration.shape)
-    draws = jax.random.loggamma(key, jnp.where(possible, concentration, 1.0), shape)
-    return jax.nn.softmax(jnp.where(possible, draws, -jnp.inf))
+    """Exact rows `[N, S, A, K]` of concentrations `[S, A, K]`, normalised in log space.
 
-
-def draw_in_turn(concentration: jax.Array, key: chex.PRNGKey, n: int) -> jax.Array:
-    """Exact rows `[N, S, A, K]`, one `[S, A, K]` after the other: memory is that of the result."""
+    Draws are made a few at a time, so that memory is little more than that of the result.
+    """
     possible = concentration > 0
 
     def one(key):
         draws = _variates.log_gamma(key, jnp.where(possible, concentration, 1.0))
         return jax.nn.softmax(jnp.where(possible, draws, -jnp.inf))
 
-    return jax.lax.map(one, jax.random.split(key, n))
+    keys = jax.random.split(key, n)
+    return jax.lax.map(one, keys, batch_size=_draws_at_once(concentration.size, n))
+
+
+def work_entries(size: int, n: int) -> int:
+    """Numbers that `draw` takes beside its result, about; on CPU.
+
+    Args:
+        size: of a draw, S A K.
+        n: N.
+    """
+    return _WORK_ARRAYS * size * _draws_at_once(size, n)
+
+
+def _draws_at_once(size, n):
+    return min(n, max(1, _ENTRIES_AT_ONCE // max(size, 1)))
 
 
 def draw_by_table(

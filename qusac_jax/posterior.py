@@ -28,9 +28,8 @@ from qusac_jax._posterior_checks import (
 from qusac_jax.sparse import Sparse
 
 __all__ = [
-    "EXACT_ARRAYS",
     "NEARLY_NOISELESS",
-    "TABLE_ARRAYS",
+    "SAMPLE_ARRAYS",
     "Mdp",
     "Posterior",
     "Transitions",
@@ -45,8 +44,7 @@ __all__ = [
 NEARLY_NOISELESS = 1e6  # inverse variance of a reward that one observation makes known
 
 _PRIOR_ROUNDING = 1e-6  # relative; a concentration may be this much below its prior
-# What XLA takes for a draw, the result included, in arrays of the result's size; on CPU.
-TABLE_ARRAYS, EXACT_ARRAYS = 2, 40
+SAMPLE_ARRAYS = 2  # of the size of a sample, which XLA takes on CPU, the result among them
 _SMALL = 2**26  # bytes; what takes less is not worth asking how much memory there is
 
 
@@ -338,8 +336,10 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
 def sample_bytes(posterior: Posterior, n: int) -> int:
     """Bytes that `sample` takes for n MDPs, about: its result and XLA's work space on CPU."""
     size = math.prod(posterior.concentration.shape)
-    arrays = EXACT_ARRAYS if posterior.log_quantile is None else TABLE_ARRAYS
-    return arrays * n * size * posterior.concentration.dtype.itemsize
+    entries = SAMPLE_ARRAYS * n * size
+    if posterior.log_quantile is None:
+        entries += _dirichlet.work_entries(size, n)
+    return entries * posterior.concentration.dtype.itemsize
 
 
 @functools.partial(jax.jit, static_argnames="n")
@@ -351,7 +351,7 @@ def _sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
     reward = posterior.reward_mean + noise / jnp.sqrt(posterior.reward_precision)
     concentration = posterior.concentration
     if posterior.support is not None:
-        rows = _dirichlet.draw_in_turn(concentration, key_transition, n)
+        rows = _dirichlet.draw(concentration, key_transition, n)
         return Mdp(Sparse(posterior.support, rows), reward)
     if posterior.log_quantile is None:
         return Mdp(_dirichlet.draw(concentration, key_transition, n)[..., :-1], reward)

@@ -80,9 +80,9 @@ def test_memory_is_told_on_request(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("is_array", [False, True])
-def test_predicted_bytes_of_a_sample_are_those_that_xla_takes(is_array):
-    states, n = 30, 20
+@pytest.mark.parametrize(("is_array", "n"), [(False, 20), (True, 20), (True, 2000)])
+def test_predicted_bytes_of_a_sample_are_those_that_xla_takes(is_array, n):
+    states = 30
     prior = np.ones((states, 2, states + 1)) if is_array else None
     belief = posterior.init(states, 2, concentration=prior)
     taken = posterior._sample.lower(belief, jax.random.key(0), n).compile().memory_analysis()
