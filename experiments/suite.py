@@ -1,10 +1,10 @@
 """Runs a benchmark: `python -m experiments.suite --tasks=paper --methods=upper_bound,mbpo`.
 
-Every combination of task, method and seeds is a run of `experiments.online` in a process of its
-own, on its share of the cores or as a job of a SLURM cluster. All flags that are not listed here
-are passed on to the runs: --size, --action_cost, --num_steps, --config.FIELD and so on. Starting
-again does what is missing. At the end there are a figure and a table; --report makes them of what
-is there.
+Every combination of task, action cost, method and seeds is a run of `experiments.online` in a
+process of its own, on its share of the cores or as a job of a SLURM cluster. All flags that are not
+listed here are passed on to the runs: --size, --action_cost, --num_steps, --config.FIELD and so on.
+Starting again does what is missing. At the end there are figures and a table; --report makes them
+of what is there.
 """
 
 import pathlib
@@ -35,6 +35,7 @@ def make_flags() -> flags.FlagValues:
         **define,
     )
     flags.DEFINE_list("seeds", ["0-4"], "numbers and ranges", **define)
+    flags.DEFINE_list("action_costs", [], "of each task, instead of one --action_cost", **define)
     flags.DEFINE_integer("num_seeds", 1, "seeds trained together in one process", 1, **define)
     flags.DEFINE_integer(
         "jobs", None, f"runs at once; default {_LOCAL_JOBS} here, all on a cluster", 1, **define
@@ -68,10 +69,11 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
     if not options.tasks:
         raise ValueError("tasks is missing: pass --tasks=paper, or names such as pendulum")
     parameters = _slurm_parameters(options.slurm)
-    planned = suite_plan.plan(
-        options.tasks, options.methods, options.seeds, options.num_seeds, passed_on, runs
+    combinations = suite_plan.Combinations(
+        options.tasks, options.methods, options.seeds, options.action_costs
     )
-    for name in ("learning_curves.png", "report.md"):
+    planned = suite_plan.plan(combinations, options.num_seeds, passed_on, runs)
+    for name in ("learning_curves.png", "action_costs.png", "report.md"):
         files.check_writable(workdir / name)
     launcher = suite_jobs.Launcher(options.launcher, jobs, parameters)
     count = options.jobs or (_LOCAL_JOBS if launcher.is_local else _MANY)
@@ -90,7 +92,7 @@ def _report(
 ) -> int:
     """Writes and prints the report; 1 if a run is missing."""
     text, unfinished = suite_report.write(runs, jobs, workdir, planned)
-    print(f"\n{text}\nlearning_curves.png and report.md are in {workdir}")
+    print(f"\n{text}\nreport.md and its figures are in {workdir}")
     names = {run.name for run in planned}
     return int(any(one.name in names or not names for one in unfinished))
 

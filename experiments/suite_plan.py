@@ -3,10 +3,13 @@
 The runs are ordinary ones of `experiments.online`, a directory each.
 """
 
+import itertools
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from experiments import cli, files, online, program, run_directory
 from qusac_jax import _fields, environments
@@ -24,12 +27,22 @@ _OWN = {
     "init_from": "experiments.online, a run at a time",
     "memory": "experiments.online, a run at a time",
 }
+_OWN_COST = {"action_cost": "--action_costs alone"}
+
+
+class Combinations(NamedTuple):
+    """What a suite has a run for each combination of, as the command line says it."""
+
+    tasks: Sequence[str]  # names of environments, or `paper` for the paper's six
+    methods: Sequence[str]  # names of methods and presets, or PRESET:METHOD
+    seeds: Sequence[str]  # numbers and ranges such as `0-4`
+    action_costs: Sequence[str] = ()  # numbers; empty for one that all runs have
 
 
 class PlannedRun(NamedTuple):
     """One run of a suite."""
 
-    name: str  # TASK-METHOD-sSEED, of its directory and in all that is printed
+    name: str  # TASK[-costRHO]-METHOD-sSEED, of its directory and in all that is printed
     path: pathlib.Path  # its directory
     arguments: tuple[str, ...]  # of `experiments.online`
     num_steps: int
@@ -46,22 +59,18 @@ def done_steps(path: pathlib.Path) -> int:
 
 
 def plan(
-    tasks: Sequence[str],
-    methods: Sequence[str],
-    seeds: Sequence[str],
+    combinations: Combinations,
     num_seeds: int,
     passed_on: Sequence[str],
     folder: pathlib.Path,
 ) -> list[PlannedRun]:
-    """Every combination of task, method and seeds.
+    """Every combination.
 
-    All tasks and methods with the first seeds come before any with the next, so that there is
-    something to compare early.
+    All of them with the first seeds come before any with the next, so that there is something to
+    compare early.
 
     Args:
-        tasks: names of environments, or `paper` for the paper's six.
-        methods: names of methods and presets, or PRESET:METHOD.
-        seeds: numbers and ranges such as `0-4`.
+        combinations: of what.
         num_seeds: trained together in one run.
         passed_on: further flags of all runs.
         folder: of the runs' directories.
@@ -69,25 +78,28 @@ def plan(
     Raises:
         ValueError: for whatever would end one of the runs at its start.
     """
-    tasks = _without_repeats("tasks", _all_tasks(tasks))
-    groups = sorted(_groups(_without_repeats("seeds", _all_seeds(seeds)), num_seeds))
-    algorithms = _algorithms(_without_repeats("methods", methods))
-    _check_own(passed_on)
+    tasks = _without_repeats("tasks", _all_tasks(combinations.tasks))
+    seeds = _without_repeats("seeds", _all_seeds(combinations.seeds))
+    groups = sorted(_groups(seeds, num_seeds))
+    algorithms = _algorithms(_without_repeats("methods", combinations.methods))
+    costs = _costs(combinations.action_costs)
+    _check_own(passed_on, _OWN | (_OWN_COST if combinations.action_costs else {}))
     checked = {}
-    for task in tasks:
-        for method, flags in algorithms.items():
-            given = (f"--env={task}", *flags, f"--num_seeds={num_seeds}", *passed_on)
-            # With the largest seed, which may be too large.
-            checked[task, method] = given, *_checked((*given, f"--seed={groups[-1]}"))
+    for task, (cost, cost_flags), (method, flags) in itertools.product(
+        tasks, costs.items(), algorithms.items()
+    ):
+        given = (f"--env={task}", *flags, *cost_flags, f"--num_seeds={num_seeds}", *passed_on)
+        name = f"{_as_file_name(task)}{cost}-{_as_file_name(method)}"
+        # With the largest seed, which may be too large.
+        checked[name] = given, *_checked((*given, f"--seed={groups[-1]}"))
     runs = []
     for first in groups:
         seed = f"{first}" if num_seeds == 1 else f"{first}-{first + num_seeds - 1}"
-        for (task, method), (given, num_steps, values) in checked.items():
-            name = f"{_as_file_name(task)}-{_as_file_name(method)}-s{seed}"
-            path = folder / name
+        for name, (given, num_steps, values) in checked.items():
+            path = folder / f"{name}-s{seed}"
             run_directory.previous_config(path, values | {"seed": first})
             arguments = (*given, f"--seed={first}", f"--workdir={path}")
-            runs.append(PlannedRun(name, path, arguments, num_steps))
+            runs.append(PlannedRun(path.name, path, arguments, num_steps))
     return runs
 
 
@@ -144,12 +156,28 @@ def _algorithms(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return flags
 
 
-def _check_own(passed_on: Sequence[str]) -> None:
+def _costs(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The flags of a run for each action cost, by a part of its name."""
+    if not texts:
+        return {"": ()}
+    numbers = _without_repeats("action_costs", [_number("action_costs", text) for text in texts])
+    shortest = [np.format_float_positional(number, trim="-") for number in sorted(numbers)]
+    return {f"-cost{text}": (f"--action_cost={text}",) for text in shortest}
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name} must be numbers such as 0,0.01, got {text!r}") from None
+
+
+def _check_own(passed_on: Sequence[str], own: Mapping[str, str]) -> None:
     options = online.make_flags()
     left = cli.parse(options, ["online", *passed_on])
     if left:
         raise ValueError(f"arguments {left} are not flags; flags look like --name=value")
-    for name, remedy in _OWN.items():
+    for name, remedy in own.items():
         if options[name].present:
             raise ValueError(f"{name} is what a suite sets for each run; use {remedy}")
 

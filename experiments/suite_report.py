@@ -6,7 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments import figures, files, published_curves, results, run_reader, suite_jobs
+from experiments import (
+    figures,
+    files,
+    published_curves,
+    results,
+    run_reader,
+    suite_jobs,
+    suite_ladder,
+)
 from experiments.published_curves import PublishedCurve
 from experiments.run_reader import Curve
 from experiments.suite_plan import PlannedRun, done_steps
@@ -29,7 +37,7 @@ class Unfinished(NamedTuple):
 def write(
     runs: pathlib.Path, jobs: pathlib.Path, output: pathlib.Path, planned: Sequence[PlannedRun]
 ) -> tuple[str, list[Unfinished]]:
-    """Draws learning_curves.png and writes report.md.
+    """Draws learning_curves.png, and action_costs.png of several costs, and writes report.md.
 
     Args:
         runs: folder with the directories of the runs.
@@ -58,12 +66,16 @@ def _results(curves: Sequence[Curve], output: pathlib.Path) -> list[str]:
     published, grouped = _published(curves), results.group(curves)
     y = f"mean of the last {_EVALUATIONS} evaluations"
     figures.draw_curves(curves, output / "learning_curves.png", x="step", y=y, published=published)
+    if ladders := suite_ladder.ladders(curves, _last):
+        ends = {env: min(c.x[-1] for c in curves if c.env == env) for env in ladders}
+        theirs = suite_ladder.published(ladders, ends)
+        suite_ladder.draw(ladders, theirs, output / "action_costs.png", y=y)
     try:
         iqm = {env: _interquartile_means(by_label) for env, by_label in grouped.items()}
         over_tasks = _over_tasks(grouped)
     except ValueError as error:  # no rliable
         iqm, over_tasks = {}, [f"{error}"]
-    return [_table(grouped, published, iqm), *over_tasks]
+    return [_table(grouped, iqm), *over_tasks]
 
 
 def find_unfinished(
@@ -92,7 +104,7 @@ def _published(curves: Sequence[Curve]) -> dict[str, list[PublishedCurve]]:
     """By task, where all runs of it have the action cost of what was published."""
     costs: dict[str, set[float]] = {}
     for curve in curves:
-        costs.setdefault(curve.env, set()).add(float(curve.settings.get("action_cost") or 0.0))
+        costs.setdefault(curve.env, set()).add(suite_ladder.cost_of(curve))
     return {
         env: found
         for env, (cost, *others) in ((env, sorted(each)) for env, each in costs.items())
@@ -105,11 +117,16 @@ def _last(curve: Curve) -> float:
     return float(curve.y[-1])
 
 
-def _table(
-    grouped: _Grouped,
-    published: dict[str, list[PublishedCurve]],
-    iqm: dict[str, dict[str, str]],
-) -> str:
+def _published_at(curve: Curve, step: float) -> tuple[float, float]:
+    """Mean and standard error that were published of the same method, task and action cost."""
+    name = curve.name.removeprefix("paper_").removeprefix("paper ")
+    for theirs in published_curves.curves(curve.env, suite_ladder.cost_of(curve)):
+        if theirs.name == name:
+            return theirs.at(step)
+    return float("nan"), float("nan")
+
+
+def _table(grouped: _Grouped, iqm: dict[str, dict[str, str]]) -> str:
     """By task and method; the return of a seed is the mean of its last evaluations."""
     lines = [
         f"| task | method | seeds | steps | mean of the last {_EVALUATIONS} evaluations | "
@@ -121,11 +138,10 @@ def _table(
             end = min(curve.x[-1] for curve in curves)
             returns = np.array([_last(curve) for curve in curves])
             mean = _plus_minus(returns.mean(), float(results.standard_error(returns)))
-            theirs = [c.at(end) for c in published.get(env, ()) if c.name == curves[0].name]
+            theirs = _plus_minus(*_published_at(curves[0], end))
             lines.append(
                 f"| {env} | {label} | {len(curves)} | {end:.0f} | {mean} | "
-                f"{iqm.get(env, {}).get(label, '-')} | "
-                f"{_plus_minus(*theirs[0]) if theirs else '-'} |"
+                f"{iqm.get(env, {}).get(label, '-')} | {theirs} |"
             )
     return "\n".join(lines)
 

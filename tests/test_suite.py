@@ -13,9 +13,16 @@ import time
 import numpy as np
 import pytest
 
-from experiments import published_curves, suite, suite_jobs, suite_queue, suite_report
+from experiments import (
+    published_curves,
+    suite,
+    suite_jobs,
+    suite_ladder,
+    suite_queue,
+    suite_report,
+)
 from experiments.run_directory import RunDirectory
-from experiments.suite_plan import PlannedRun, plan
+from experiments.suite_plan import Combinations, PlannedRun, plan
 from tests.test_experiments_plot import rows_for, write_run
 from tests.test_online import ENV, ROOT, TINY
 
@@ -286,9 +293,8 @@ def test_cores_are_shared_evenly(cores, count, parts):
 
 
 def test_plan_has_every_combination_the_first_seeds_first(tmp_path):
-    runs = plan(
-        ["gym:Pendulum-v1"], ["mbpo", "upper_bound"], ["4-5", "0-1"], 2, ["--size=small"], tmp_path
-    )
+    wanted = Combinations(["gym:Pendulum-v1"], ["mbpo", "upper_bound"], ["4-5", "0-1"])
+    runs = plan(wanted, 2, ["--size=small"], tmp_path)
     names = [run.name for run in runs]
     assert names == [
         "gym_Pendulum-v1-mbpo-s0-1",
@@ -309,9 +315,17 @@ def test_plan_has_every_combination_the_first_seeds_first(tmp_path):
 
 
 def test_plan_takes_a_preset_with_another_method(tmp_path):
-    (planned,) = plan(["pendulum"], ["paper:ensemble_mean"], ["0"], 1, (), tmp_path)
+    wanted = Combinations(["pendulum"], ["paper:ensemble_mean"], ["0"])
+    (planned,) = plan(wanted, 1, (), tmp_path)
     assert planned.name == "pendulum-paper_ensemble_mean-s0"
     assert planned.arguments[1:3] == ("--preset=paper", "--method=ensemble_mean")
+
+
+def test_plan_takes_several_action_costs(tmp_path):
+    wanted = Combinations(["pendulum"], ["sac"], ["0"], ["0.030", "0"])
+    free, dear = plan(wanted, 1, ["--size=small"], tmp_path)
+    assert (free.name, dear.name) == ("pendulum-cost0-sac-s0", "pendulum-cost0.03-sac-s0")
+    assert "--action_cost=0.03" in dear.arguments
 
 
 @pytest.mark.parametrize(
@@ -332,6 +346,10 @@ def test_plan_takes_a_preset_with_another_method(tmp_path):
         (["--tasks=pendulum", "--config.rsik=1"], "did you mean '--config.risk'"),
         (["--tasks=pendulum", "--config.discount=1"], "discount must lie in [0, 1)"),
         (["--tasks=pendulum", "--action_cost=-1"], "action_cost"),
+        (["--tasks=pendulum", "--action_costs=0,-1"], "action_cost"),
+        (["--tasks=pendulum", "--action_costs=0,x"], "action_costs must be numbers such as 0,0.01"),
+        (["--tasks=pendulum", "--action_costs=0,0.0"], "action_costs: 0.0 is given twice"),
+        (["--tasks=pendulum", "--action_costs=0", "--action_cost=1"], "use --action_costs alone"),
         (["--tasks=pendulum", "--seed=1"], "use --seeds"),
         (["--tasks=pendulum", "--env=acrobot"], "use --tasks"),
         (["--tasks=pendulum", "stray"], "arguments ['stray'] are not flags"),
@@ -425,6 +443,33 @@ def test_report_by_hand(tmp_path, capsys):
     assert [one.name for one in unfinished] == ["pendulum-upper_bound-s0"]
     assert (tmp_path / "learning_curves.png").stat().st_size > 10_000
     assert (tmp_path / "report.md").read_text() == text
+
+
+def test_action_costs_make_a_ladder_beside_the_published_one(tmp_path):
+    steps = tuple(range(0, 50_001, 2_500))
+    finals = {0.0: [400.0, 600.0], 0.03: [100.0, 300.0], 0.05: [20.0, 20.0]}
+    for cost, returns in finals.items():
+        run = tmp_path / "runs" / f"pendulum-cost{cost}-paper_sac-s0"
+        write_run(
+            run, "pendulum", "ensemble_mean", rows_for([0, 1], returns, steps), preset="paper_sac"
+        )
+        config = json.loads((run / "config.json").read_text())
+        (run / "config.json").write_text(json.dumps(config | {"action_cost": cost}))
+    text, _ = suite_report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    assert (tmp_path / "action_costs.png").stat().st_size > 10_000
+    curves = suite_report.run_reader.read_runs((tmp_path / "runs").iterdir(), smooth=10)
+    found = suite_ladder.ladders(curves, lambda curve: float(curve.y[-1]))
+    rungs = found["pendulum"]["paper_sac"]
+    # As above, the last ten values on a line from 0 have 15.5 / 20 of its end for their mean.
+    np.testing.assert_allclose([rung.cost for rung in rungs], [0, 0.03, 0.05])
+    np.testing.assert_allclose([rung.mean for rung in rungs], [387.5, 155, 15.5])
+    np.testing.assert_allclose([rung.standard_error for rung in rungs], [77.5, 77.5, 0])
+    theirs = suite_ladder.published(found, {"pendulum": 50_000.0})["pendulum"]["sac"]
+    assert [rung.cost for rung in theirs] == [0, 0.03]  # nothing is published with 0.05
+    row = next(line for line in text.splitlines() if "action_cost=0.03" in line)
+    assert row.endswith(f"| {theirs[1].mean:.1f} ± {theirs[1].standard_error:.1f} |")
+    row = next(line for line in text.splitlines() if "action_cost=0.05" in line)
+    assert row.endswith("| - |")
 
 
 def test_nothing_is_published_with_another_action_cost():
