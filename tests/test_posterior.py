@@ -69,7 +69,7 @@ def test_reward_is_known_after_one_almost_noiseless_observation():
     assert updated.concentration[0, 1, 2] > updated.concentration[0, 1, 0]
 
 
-@pytest.mark.parametrize("use_table", [True, False])
+@pytest.mark.parametrize("use_table", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_sample_has_the_moments_of_dirichlet_and_normal(use_table):
     rng = np.random.default_rng(1)
     belief = posterior.update(posterior.init(5, 2), visits(rng), weight=2.0, noise_precision=3.0)
