@@ -57,7 +57,10 @@ class PackagedEnvironment:
             episode_length: steps.
             termination: a key of `TERMINATIONS`.
         """
-        self._env = env
+        # Physics take a second to trace; in functions of their own that is done once each, and not
+        # wherever they are called. Brax writes into dictionaries of its state: of copies, here.
+        self._reset = jax.jit(lambda key: _without_metrics(env.reset(key)), inline=True)
+        self._step = jax.jit(lambda *given: _without_metrics(env.step(*given)), inline=True)
         self._like = jax.eval_shape(self._reset, jax.random.key(0))
         (self.observation_size,) = self._like.obs.shape
         self.action_size = int(env.action_size)
@@ -71,10 +74,7 @@ class PackagedEnvironment:
     def step(self, state: Any, action: jax.Array, key: chex.PRNGKey) -> Any:
         """The next state; the simulators draw nothing."""
         del key
-        # Brax writes into dictionaries of the state that it is given: a copy keeps this pure.
-        copy = jax.tree.map(lambda x: x, state)
-        after = _without_metrics(self._env.step(copy, action))
-        return jax.tree.map(_as, after, self._like)
+        return jax.tree.map(_as, self._step(state, action), self._like)
 
     def observation(self, state: Any) -> jax.Array:
         """`[O]`."""
@@ -93,9 +93,6 @@ class PackagedEnvironment:
         """Never before the episode's length."""
         del state
         return jnp.zeros((), bool)
-
-    def _reset(self, key: chex.PRNGKey) -> Any:
-        return _without_metrics(self._env.reset(key))
 
 
 def load_brax(task: str) -> PackagedEnvironment:

@@ -147,9 +147,9 @@ def check(env: FunctionalEnvironment, name: str = "environment") -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"env: {field} of {name!r} must be a positive integer, got {value!r}")
     _check_bounds(env, name)
-    first, second = _traced(functools.partial(_states, env), name)
+    first, second = _traced(functools.partial(_states, env), name, jax.random.key(0))
     _check_states(first, second, name)
-    found = _traced(functools.partial(_values, env), name)
+    found = _traced(functools.partial(_values, env), name, first, second)
     expected = {
         "observation": ((env.observation_size,), jnp.floating),
         "reward": ((), jnp.number),
@@ -188,9 +188,8 @@ def _states(env: FunctionalEnvironment, key: chex.PRNGKey) -> tuple[State, State
     return jax.tree.map(jnp.asarray, (first, second))
 
 
-def _values(env: FunctionalEnvironment, key: chex.PRNGKey) -> dict[str, jax.Array]:
+def _values(env: FunctionalEnvironment, first: State, second: State) -> dict[str, jax.Array]:
     """What an environment says of a step."""
-    first, second = _states(env, key)
     values = {
         "observation": env.observation(second),
         "reward": env.reward(first, jnp.zeros(env.action_size), second),
@@ -200,10 +199,10 @@ def _values(env: FunctionalEnvironment, key: chex.PRNGKey) -> dict[str, jax.Arra
     return {name: jnp.asarray(value) for name, value in values.items()}
 
 
-def _traced(function: Callable[[chex.PRNGKey], Any], name: str) -> Any:
+def _traced(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
     """The shapes of what a function of an environment returns."""
     try:
-        return jax.eval_shape(function, jax.random.key(0))
+        return jax.eval_shape(function, *arguments)
     except Exception as error:  # other people's environments raise anything
         raise ValueError(
             f"env: {name!r} cannot be traced: {one_line(error)}; write it with jax.numpy"
