@@ -4,13 +4,14 @@ import functools
 import pathlib
 import types
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from qusac_jax import environments
-from qusac_jax.environments import functional, streams
+from qusac_jax.environments import device_tasks, functional, streams
 from tests.pendulum import MAX_SPEED, Pendulum
 
 NAME = "functional:tests.pendulum:Pendulum"
@@ -167,6 +168,50 @@ def test_the_example_of_the_documentation_keeps_to_the_protocol():
     names = {}
     exec(example.removeprefix("python"), names)
     functional.check(names["Pendulum"](), "documentation")
+
+
+class Packaged:
+    """An environment in the manner of Brax, which counts how often it is traced."""
+
+    action_size = 1
+
+    def __init__(self):
+        self.traced = []
+
+    def reset(self, key):
+        self.traced.append("reset")
+        zero = jnp.zeros(())
+        return PackagedState(jnp.zeros(2), zero, zero, {"speed": zero}, {"left": zero})
+
+    def step(self, state, action):
+        self.traced.append("step")
+        state.info["left"] = state.info["left"] + 1  # as Brax does
+        return state.replace(obs=state.obs + action, reward=1, metrics={"speed": action[0]})
+
+
+@flax.struct.dataclass
+class PackagedState:
+    obs: jax.Array
+    reward: jax.Array
+    done: jax.Array
+    metrics: dict
+    info: dict
+
+
+def test_an_environment_of_a_package_is_traced_once_and_its_states_are_left_alone():
+    packaged = Packaged()
+    env = device_tasks.PackagedEnvironment(packaged, episode_length=3, termination="never")
+    functional.check(env)
+    _, last, results = rolled_out(jnp.ones(1), 2, env=env)
+    np.testing.assert_array_equal(last.observation, [2, 2])
+    np.testing.assert_array_equal(results.reward, [1, 1])
+    keys = jax.vmap(streams.first_key)(jnp.arange(4, dtype=jnp.uint32))
+    both = jax.vmap(functools.partial(streams.start, env))(keys)
+    jax.vmap(functools.partial(streams.advance, env))(both, jnp.ones((4, 1)))
+    assert packaged.traced == ["reset", "step"]
+    state = env.reset(jax.random.key(0))
+    env.step(state, jnp.ones(1), jax.random.key(0))
+    assert state.info["left"] == 0
 
 
 @pytest.mark.parametrize(
