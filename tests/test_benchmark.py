@@ -18,8 +18,8 @@ from experiments.benchmark import (
     jobs,
     loops,
     measure,
+    runs,
     solves,
-    start,
     table,
     tabular,
 )
@@ -218,21 +218,21 @@ def test_a_run_is_timed_from_what_it_prints(monkeypatch, tmp_path):
         "step 0: return 1.0\nstep 120: return 1.0\ndone: summary.json\n"
     )
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: _Process(printed))
-    run = start._Run("cartpole_swingup", "sac", 1, "cpu", ())
-    parts = start._parts(run, tmp_path, 0)
+    run = runs._Run("cartpole_swingup", "sac", 1, "cpu", ())
+    parts = runs._parts(run, tmp_path, 0)
     assert list(parts) == ["import", "first update", "first evaluation", "whole run", "compiling"]
     assert parts["compiling"] == pytest.approx(2.6)
     failing = "run directory: x\nerror: something is wrong\n"
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: _Process(failing))
     with pytest.raises(ValueError, match=r"whole run missing\): error: something is wrong"):
-        start._parts(run, tmp_path, 0)
+        runs._parts(run, tmp_path, 0)
 
 
 @pytest.mark.slow
 def test_whole_runs_on_the_device_are_timed_beside_the_host(monkeypatch, tmp_path):
     pendulum = ("functional:tests.pendulum:Pendulum", "gym:Pendulum-v1")
     monkeypatch.setattr(loops, "_PLAYGROUND", (pendulum,))
-    monkeypatch.setattr(start, "_DEVICE_STEPS", {True: 120})
+    monkeypatch.setattr(runs, "_DEVICE_STEPS", {True: 120})
     file = tmp_path / "rows.json"
     arguments = ["--case=device_run", "--num_seeds=1", "--device=cpu", f"--json={file}"]
     assert run("--quick", *arguments) == 0

@@ -67,7 +67,7 @@ class _Run(NamedTuple):
         return [*command, f"--workdir={workdir}", f"--device={self.device}", "--verbosity=-1"]
 
 
-def jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
+def start_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
     """A row for each method and number of seeds."""
     flags = (*_LIGHT_MODEL, *_lengths(_STEPS, 1))
     for method in methods:
@@ -217,7 +217,7 @@ CASES = {
         methods=NAMES,
         usual=("upper_bound",),
         quick=(),
-        jobs=jobs,
+        jobs=start_jobs,
     ),
     "device_run": Case(
         about="whole runs of environments on the device, beside the same runs on the host",
