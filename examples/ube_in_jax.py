@@ -55,7 +55,7 @@ def errors(key, members=5):
     return jnp.stack([exact, ube.ensemble_variance(*few, uniform, DISCOUNT).v[0]]) / truth - 1
 
 
-squared = jnp.square(jax.lax.map(errors, jax.random.split(key_few, 100)))
+squared = jnp.square(jax.lax.map(errors, jax.random.split(key_few, 4000)))
 show("few_members", jnp.sqrt(squared.mean(0)))  # exact UBE, variance of the values
 
 cyclic = posterior.init(
