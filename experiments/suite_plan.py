@@ -84,18 +84,18 @@ def plan(
     algorithms = _algorithms(_without_repeats("methods", combinations.methods))
     costs = _costs(combinations.action_costs)
     _check_own(passed_on, _OWN | (_OWN_COST if combinations.action_costs else {}))
-    checked = {}
+    checked = []
     for task, (cost, cost_flags), (method, flags) in itertools.product(
         tasks, costs.items(), algorithms.items()
     ):
         given = (f"--env={task}", *flags, *cost_flags, f"--num_seeds={num_seeds}", *passed_on)
         name = f"{_as_file_name(task)}{cost}-{_as_file_name(method)}"
         # With the largest seed, which may be too large.
-        checked[name] = given, *_checked((*given, f"--seed={groups[-1]}"))
+        checked.append((name, given, *_checked((*given, f"--seed={groups[-1]}"))))
     runs = []
     for first in groups:
         seed = f"{first}" if num_seeds == 1 else f"{first}-{first + num_seeds - 1}"
-        for name, (given, num_steps, values) in checked.items():
+        for name, given, num_steps, values in checked:
             path = folder / f"{name}-s{seed}"
             run_directory.previous_config(path, values | {"seed": first})
             arguments = (*given, f"--seed={first}", f"--workdir={path}")

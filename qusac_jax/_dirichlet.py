@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from qusac_jax import _control, _variates
 
 _LONE_TOTAL = 1e-30  # below this, a row of gamma variates is one variate and rounding
-_WORK_ARRAYS = 12  # of what is drawn at once
-_ENTRIES_AT_ONCE = 2**18  # with more CPUs are slower, with far fewer accelerators wait
+_WORK_ARRAYS = 12  # of the size of what is drawn at once, which XLA takes on CPU: 8 to 15
+_ENTRIES_AT_ONCE = 2**18  # more are slower on CPU; fewer make small problems a long loop
 _EASY_COUNT = 1e3  # a count of which next to no gamma proposal is rejected
 
 

@@ -84,6 +84,7 @@ def test_ube_in_jax_is_better_with_few_members_and_another_thing_with_cycles():
     assert exact < 0.5 * ensemble
 
 
+@pytest.mark.slow
 def test_ube_in_jax_gradient_vanishes_where_all_values_move_alike():
     gradient = rows("ube_in_jax", "gradient")
     assert gradient.shape == (9, 2)

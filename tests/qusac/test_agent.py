@@ -167,6 +167,7 @@ def test_every_critic_learns_from_the_data_of_its_member():
     np.testing.assert_allclose(jnp.mean(q, axis=(1, 2)), [0.0, 1.0, 2.0], atol=0.2)
 
 
+@pytest.mark.slow
 def test_rollouts_follow_the_dynamics_that_have_just_been_fitted():
     fit = dataclasses.replace(SMALL.dynamics, learning_rate=1e-2, max_epochs=40)
     config = dataclasses.replace(SMALL, dynamics=fit)

@@ -100,7 +100,9 @@ def test_deterministic_problems_with_an_even_prior_need_no_products():
     assert not _likely_paths.is_rounding(jnp.max(likely.unexplained))
 
 
-@pytest.mark.parametrize("method", ["exact_ube", "ensemble_var", "moments"])
+@pytest.mark.parametrize(
+    "method", ["exact_ube", pytest.param("ensemble_var", marks=pytest.mark.slow), "moments"]
+)
 def test_likely_paths_change_no_evaluation(monkeypatch, method):
     size = 17 * 17
     assert size >= agent._LEAST_STATES
