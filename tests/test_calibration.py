@@ -49,6 +49,7 @@ def test_returns_of_states_along_episodes_by_hand():
     np.testing.assert_array_equal(np.isnan(returns), [[False, False, True, False]])
 
 
+@pytest.mark.slow
 def test_returns_in_models_have_the_mean_that_the_models_predict():
     config = small(qusac.Config(num_members=3))
     state = qusac.init(jax.random.key(0), config=config, task=TASK)

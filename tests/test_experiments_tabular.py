@@ -98,6 +98,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
     assert metrics[0] == metrics[1]
 
 
+@pytest.mark.slow
 def test_workdir_of_another_run_is_refused_and_more_episodes_are_added(tmp_path, capsys):
     options = ("--length=3", "--method=psrl", "--num_seeds=1", f"--workdir={tmp_path}")
     assert run(*options, "--num_episodes=4") == 0
@@ -189,6 +190,7 @@ def heights(axes):
     return [*found, *(bar.get_height() for bar in axes.patches)]
 
 
+@pytest.mark.slow
 def test_seven_room_runs_and_overlays_published_means(tmp_path, drawn):
     published = tmp_path / "published.csv"
     published.write_text("method,episode,seed,total_regret\npsrl,0,0,1\npsrl,1,0,7.25\n")

@@ -77,6 +77,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, capsys):
     assert jax.config.jax_compilation_cache_dir == before
 
 
+@pytest.mark.slow
 def test_damaged_entries_change_nothing(tmp_path):
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "XLA_FLAGS": ""}
     del environment["JAX_COMPILATION_CACHE_DIR"]

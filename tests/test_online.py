@@ -140,16 +140,13 @@ def test_a_seed_alone_is_the_seed_among_others(finished, tmp_path):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "quantity"),
     [
         # The first of two updates throws the critics out; the second one's uncertainty shows it.
         ("critic_learning_rate=1e38", "local_uncertainty"),
-        pytest.param(
-            "dynamics.learning_rate=1e38",
-            "held-out error of the dynamics",
-            marks=pytest.mark.slow,
-        ),
+        ("dynamics.learning_rate=1e38", "held-out error of the dynamics"),
     ],
 )
 def test_divergence_stops_the_run_and_names_the_quantity(tmp_path, rate, quantity):
@@ -206,6 +203,7 @@ def test_interrupted_and_continued_equals_undisturbed(finished, tmp_path, number
     assert summaries[0]["final_returns"] == summaries[1]["final_returns"]
 
 
+@pytest.mark.slow
 def test_interrupted_while_it_writes_results_is_finished_as_it_would_have_been(finished, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(finished, workdir)

@@ -94,6 +94,7 @@ def test_a_run_that_fails_stops_no_other_and_is_named(finished):
     assert (config["preset"], config["seed"], config["num_steps"]) == ("sac", 0, 80)
 
 
+@pytest.mark.slow
 def test_again_does_what_is_missing_and_report_draws_what_is_there(finished, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     (finished / "runs" / f"{SHORT}-s1" / "junk").unlink()

@@ -279,6 +279,7 @@ def test_presets_run(name):
     assert q_kernel.shape == (1, 2, 5, 8)  # one group of two clipped critics
 
 
+@pytest.mark.slow
 def test_members_expect_rewards_of_their_own_with_a_prior():
     data = random_transitions(0)
     spread = {}
