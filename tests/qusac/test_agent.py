@@ -223,6 +223,7 @@ def test_targets_follow_slowly(alone):
     assert 0 < to_start < to_now
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_and_reports_finite_values(method):
     config = dataclasses.replace(SMALL, method=method)

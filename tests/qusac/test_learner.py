@@ -264,7 +264,9 @@ def test_temperature_reaches_the_target_entropy():
     np.testing.assert_allclose(stats["entropy"], -0.5, atol=0.15)
 
 
-@pytest.mark.parametrize("method", ["pombu", "exact_ube", "disagreement"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("pombu", marks=pytest.mark.slow), "exact_ube", "disagreement"]
+)
 def test_members_that_agree_are_not_uncertain(method):
     # The same model and critic five times, and a policy that is random: nothing is epistemic.
     config = dataclasses.replace(PROBE, method=method, num_members=5)
@@ -279,7 +281,7 @@ def test_members_that_agree_are_not_uncertain(method):
     np.testing.assert_allclose(local, 0.0, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", ["pombu", "exact_ube"])
+@pytest.mark.parametrize("method", [pytest.param("pombu", marks=pytest.mark.slow), "exact_ube"])
 def test_local_uncertainty_is_that_of_loops_over_members(method):
     config = dataclasses.replace(PROBE, method=method, num_members=3, num_critics=2, discount=0.9)
     key = jax.random.key(3)
