@@ -12,10 +12,12 @@ from qusac_jax.qusac.regularizers import REGULARIZERS
 
 CriticData = Literal["member", "model", "replay"]
 StopRule = Literal["target", "mean"]
+RolloutStarts = Literal["uniform", "values"]
 
 METHODS: tuple[str, ...] = tuple(uncertainty.METHODS)
 CRITIC_DATA: tuple[str, ...] = get_args(CriticData)
 STOP_RULES: tuple[str, ...] = get_args(StopRule)
+ROLLOUT_STARTS: tuple[str, ...] = get_args(RolloutStarts)
 # The first fit sees one transition fewer than the warm-up has steps, and holds the first of them
 # out.
 _LEAST_WARMUP = 3
@@ -137,11 +139,8 @@ class Config:
     fit_every: int = checked(250, _fields.integer(1))  # F, environment steps between model fits
     rollouts_per_step: int = checked(400, _fields.integer(1))  # L, so L x F rollouts per refresh
     rollout_length: int = checked(5, _fields.integer(1))  # k
-    # Every second rollout starts at the best of this many states of D, see `starts.promising`; 1:
-    # all start anywhere in D, as in the paper.
-    start_candidates: int = checked(
-        1, _fields.integer(1, "1 has all of them start anywhere in D, 16 is what explore uses")
-    )
+    # uniform: anywhere in D, as in the paper; values: see `starts.by_value`.
+    rollout_starts: RolloutStarts = "uniform"
     retain_refreshes: int = checked(1, _fields.integer(1))  # Δ, until D_model is overwritten
     penalty: str | None = None  # taken off the rewards of rollouts: mopo, or None
     penalty_scale: float = checked(  # λ of that penalty
@@ -152,6 +151,7 @@ class Config:
         """Checks every field and what must go together."""
         _fields.check_choice("method", self.method, METHODS)
         _fields.check_choice("critic_data", self.critic_data, CRITIC_DATA)
+        _fields.check_choice("rollout_starts", self.rollout_starts, ROLLOUT_STARTS)
         _fields.check_fields(self)
         if self.warmup_steps > self.replay_capacity:
             raise ValueError(

@@ -189,16 +189,15 @@ def _starts(
     state: TrainState, key: chex.PRNGKey, config: Config, task: Task
 ) -> tuple[starts_lib.Starts, chex.PRNGKey]:
     """Where rollouts start, and the key that is left for them."""
-    if config.start_candidates == 1:
+    if config.rollout_starts == "uniform":
         return starts_lib.uniform(state.replay), key
     key, key_pool, key_score = jax.random.split(key, 3)
     parts = build(config, task.action_size)
     chunks, size = rollouts.num_chunks(num_rollouts(config), config.num_members)
-    starts = starts_lib.promising(
+    starts = starts_lib.by_value(
         state.replay,
         lambda observation: estimates.attraction(parts, state.learner, observation, key_score),
         key_pool,
-        num_candidates=config.start_candidates,
         chunks=chunks,
         size=size,
     )

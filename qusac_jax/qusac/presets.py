@@ -42,14 +42,14 @@ PRESETS: Mapping[str, Config] = types.MappingProxyType(
         # Algorithm 2 with the online hyperparameters, and what was found to be better.
         "qusac": Config(),
         # Not of the paper, for sparse rewards: seeks what the model knows least and lets go of that
-        # within 15,000 steps. Rollouts are long and often start where much is expected.
+        # within 15,000 steps. Rollouts are long, and every second one starts by value.
         "explore": Config(
             method="disagreement",
             risk_schedule="linear:20:0.5:150000",
             relative_risk=True,
             rollouts_per_step=200,
             rollout_length=10,
-            start_candidates=16,
+            rollout_starts="values",
             dynamics=DynamicsConfig(clip_observations=True),
         ),
         "paper": _PAPER,
@@ -107,7 +107,7 @@ def offline(config: Config) -> Config:
         fit_every=1_000,
         rollouts_per_step=50,
         rollout_length=15,
-        start_candidates=1,
+        rollout_starts="uniform",
         retain_refreshes=5,
         # One fit, on all of the data, until it is done.
         dynamics=dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Where rollouts of the model start: anywhere in D, or rather where much is expected.
+"""Where rollouts of the model start: anywhere in D, or at all values alike.
 
 Axes: B rollouts, O observation size.
 """
@@ -21,43 +21,41 @@ def uniform(real: replay.Buffer) -> Starts:
     return lambda key, count: replay.sample(real, key, count).observation
 
 
-def promising(
-    real: replay.Buffer,
-    score: Score,
-    key: chex.PRNGKey,
-    *,
-    num_candidates: int,
-    chunks: int,
-    size: int,
+def by_value(
+    real: replay.Buffer, score: Score, key: chex.PRNGKey, *, chunks: int, size: int
 ) -> Starts:
-    """States of D, every second one the best of several that are drawn uniformly.
+    """States of D, every second one drawn so that all values between the extremes are as frequent.
 
-    Under a sparse reward, uniform starts leave the few good states at once and hardly ever come
-    back to them, so that what is known is not practised. What counts is the order of the scores:
-    their scale does not matter, and the best of T states is in the upper 1 / T of D with
-    probability 1 - (1 - 1 / T)^T, about 0.63. Every state of D stays a start. Targets of critics
-    and U-net are as before; only how often a state is trained on changes.
+    Under a sparse reward good states are rare in D: uniform starts leave them at once and hardly
+    ever come back, so that what is known is not practised. Here a level is drawn uniformly between
+    the least and the largest score of a pool of states, and the rollout starts at the state whose
+    score is next above it. However rare the best states are, the upper half of the range has half
+    of these starts, and the states in between, from where the best ones must be reached, their
+    share, too. Equal scores are equally likely. The scores' unit and offset do not matter. Every state of D stays a start; targets
+    of critics and U-net are as before, only how often a state is trained on changes.
 
     Args:
         real: D.
-        score: what is expected of a state.
+        score: what is expected of a state, finite.
         key: consumed.
-        num_candidates: T, of which the best is taken.
         chunks: of states that are drawn and scored once, before the rollouts.
         size: states of a chunk, which are scored together.
 
     Returns:
-        `Starts`, the uniform ones and the best ones in turn.
+        `Starts`, uniform ones and ones by value in turn.
     """
     pool = replay.sample(real, key, chunks * size).observation
     scores = jax.lax.map(score, pool.reshape(chunks, size, -1)).reshape(-1)
+    order = jnp.argsort(scores)
+    pool, scores = pool[order], scores[order]
 
     def starts(key: chex.PRNGKey, count: int) -> jax.Array:
-        key_uniform, key_best = jax.random.split(key)
+        key_uniform, key_level, key_tie = jax.random.split(key, 3)
         anywhere = replay.sample(real, key_uniform, count).observation
-        candidates = jax.random.randint(key_best, (count // 2, num_candidates), 0, len(pool))
-        winners = jnp.argmax(scores[candidates], axis=1)
-        best = jnp.take_along_axis(candidates, winners[:, None], axis=1)[:, 0]
-        return anywhere.at[1::2].set(pool[best])
+        levels = jax.random.uniform(key_level, (count // 2,), minval=scores[0], maxval=scores[-1])
+        first = jnp.minimum(jnp.searchsorted(scores, levels), len(pool) - 1)
+        equal = jnp.searchsorted(scores, scores[first], side="right") - first
+        tie = jax.random.randint(key_tie, first.shape, 0, equal)
+        return anywhere.at[1::2].set(pool[first + tie])
 
     return starts

@@ -1,4 +1,4 @@
-"""Where rollouts start, on data whose best states are known."""
+"""Where rollouts start, on data whose values are known."""
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +24,8 @@ def draw(made, count=20_000):
     return np.asarray(made(jax.random.key(1), count))[:, 0]
 
 
-def promising(real, num_candidates, score=lambda x: x[:, 0] ** 3):
-    return starts.promising(
-        real, score, jax.random.key(0), num_candidates=num_candidates, chunks=40, size=500
-    )
+def by_value(real, score):
+    return starts.by_value(real, score, jax.random.key(0), chunks=400, size=500)
 
 
 def test_uniform_starts_are_everywhere_in_the_data(real):
@@ -36,22 +34,31 @@ def test_uniform_starts_are_everywhere_in_the_data(real):
     np.testing.assert_allclose(drawn.mean(), (NUM_STATES - 1) / 2, rtol=0.02)
 
 
-@pytest.mark.parametrize("num_candidates", [2, 8])
-def test_every_second_start_is_the_best_of_several(real, num_candidates):
-    drawn = draw(promising(real, num_candidates))
+@pytest.mark.parametrize("unit", [1.0, 1e-6])
+def test_every_second_start_is_uniform_over_values(real, unit):
+    drawn = draw(by_value(real, lambda x: unit * (x[:, 0] / NUM_STATES) ** 3 - 7.0 * unit))
     np.testing.assert_allclose(drawn[::2].mean(), (NUM_STATES - 1) / 2, rtol=0.02)
-    # The largest of T uniform draws from [0, 1] is T / (T + 1) in the mean, and below x with
-    # probability x^T. Scores are increasing and far from linear: only their order counts.
-    best = drawn[1::2] / NUM_STATES
-    np.testing.assert_allclose(best.mean(), num_candidates / (num_candidates + 1), atol=0.01)
-    np.testing.assert_allclose((best < 0.8).mean(), 0.8**num_candidates, atol=0.02)
+    # Where the value x^3 is uniform in [0, 1], the state is below x with probability x^3.
+    state = drawn[1::2] / NUM_STATES
+    for x in (0.3, 0.5, 0.8):
+        np.testing.assert_allclose((state < x).mean(), x**3, atol=0.015)
+
+
+def test_states_that_are_worth_the_same_are_as_frequent(real):
+    # Ten good states, all worth the same, and no level between them and the others.
+    drawn = draw(by_value(real, lambda x: jnp.where(x[:, 0] < 990, 0.0, 1.0)))
+    good, counts = np.unique(drawn[1::2], return_counts=True)
+    assert set(good) == set(range(990, 1000))
+    np.testing.assert_allclose(counts / 1_000, 1.0, atol=0.3)
+
+
+def test_where_nothing_is_worth_more_starts_are_everywhere(real):
+    drawn = draw(by_value(real, lambda x: jnp.zeros(len(x))))
+    assert set(drawn[1::2]) == set(range(NUM_STATES))
+    np.testing.assert_allclose(drawn[1::2].mean(), (NUM_STATES - 1) / 2, rtol=0.02)
 
 
 def test_starts_are_states_and_not_mixtures_of_them(real):
-    drawn = draw(promising(real, 4, score=lambda x: -jnp.abs(x[:, 0] - 300.0)), count=7)
+    drawn = draw(by_value(real, lambda x: -jnp.abs(x[:, 0] - 300.0)), count=7)
     assert drawn.shape == (7,)
     np.testing.assert_array_equal(drawn, np.round(drawn))
-    # Four of 20,000 states in the pool: within 200 of the best with probability 1 - 0.6^4 = 0.87.
-    assert (
-        np.abs(draw(promising(real, 4, lambda x: -jnp.abs(x[:, 0] - 300.0)))[1::2] - 300) <= 200
-    ).mean() == pytest.approx(1 - 0.6**4, abs=0.02)
