@@ -31,8 +31,9 @@ def by_value(
     the least and the largest score of a pool of states, and the rollout starts at the state whose
     score is next above it. However rare the best states are, the upper half of the range has half
     of these starts, and the states in between, from where the best ones must be reached, their
-    share, too. Equal scores are equally likely. The scores' unit and offset do not matter. Every state of D stays a start; targets
-    of critics and U-net are as before, only how often a state is trained on changes.
+    share, too. Equal scores are equally likely; unit and offset of the scores do not matter. Every
+    state of D stays a start. Targets of critics and U-net are as before: only how often a state is
+    trained on changes.
 
     Args:
         real: D.
