@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmark import torch_agent, torch_baseline
-from qusac_jax.qusac import agent, learner, model, networks, presets, replay
+from qusac_jax.qusac import agent, learner, model, multistep, networks, presets, replay
 from qusac_jax.task import Task
 from tests import sizes
 
@@ -109,7 +109,8 @@ def test_losses_of_an_update_are_ours(name):
     groups = [jax.tree.map(lambda x, i=i: x[i], critic) for i in range(config.num_groups)]
     theirs = ours.update([as_batch(group) for group in groups], as_batch(policy), noise)
 
-    after, metrics = learner.update(start, critic, policy, predict, key, config=config)
+    steps = multistep.single(critic, config.discount)
+    after, metrics = learner.update(start, steps, policy, predict, key, config=config)
     for loss, value in theirs.items():
         assert float(value) == pytest.approx(float(metrics[loss]), rel=2e-4), loss
     # The optimisers and targets too, which the next update starts from.

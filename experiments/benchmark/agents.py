@@ -58,18 +58,17 @@ def _filled(buffer: replay.Buffer | None, count: int | None = None) -> replay.Bu
 
 @functools.partial(jax.jit, static_argnames="count", donate_argnums=0)
 def _fill(buffer: replay.Buffer, *, count: int | None) -> replay.Buffer:
-    old = buffer.data
+    old = buffer.data  # transitions, or in D_1..D_N steps
     keys = jax.random.split(jax.random.key(0), 3)
     observation, noise = (
         jax.random.uniform(key, old.observation.shape, minval=-1.0) for key in keys[:2]
     )
     action = jax.random.uniform(keys[2], old.action.shape, minval=-1.0)
-    data = replay.Transition(
+    data = old._replace(
         observation=observation,
         action=action,
         reward=0.1 * observation[..., 0],
         next_observation=0.9 * observation + 0.1 * action[..., :1] + 0.05 * noise,
-        terminated=jnp.zeros_like(old.terminated),
     )
     capacity = old.reward.shape[-1]
     size = jnp.full_like(buffer.size, min(count or capacity, capacity))

@@ -19,7 +19,7 @@ from absl import flags
 
 from experiments import cli
 from qusac_jax.qusac import learner as learner_lib
-from qusac_jax.qusac import networks, replay
+from qusac_jax.qusac import multistep, networks, replay
 from qusac_jax.qusac.config import Config
 
 
@@ -69,7 +69,8 @@ def spreads(config: Config, updates: int, lines: int) -> list[tuple[float, float
             key_batch, key_policy, key_update = jax.random.split(key, 3)
             batch = jax.vmap(lambda k: transitions(k, size))(jax.random.split(key_batch, members))
             own = transitions(key_policy, size)
-            return learner_lib.update(learner, batch, own, None, key_update, config=config)[0], None
+            steps = multistep.single(batch, config.discount)
+            return learner_lib.update(learner, steps, own, None, key_update, config=config)[0], None
 
         return jax.lax.scan(step, learner, keys)[0]
 

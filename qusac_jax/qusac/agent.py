@@ -11,6 +11,8 @@ state is meant to be donated: its buffers are large and change in place.
 Axes: N members, M critics per member, B batch, O observation size, A action size.
 """
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -18,7 +20,7 @@ import numpy as np
 
 from qusac_jax._checks import is_concrete
 from qusac_jax.qusac import learner as learner_lib
-from qusac_jax.qusac import replay
+from qusac_jax.qusac import multistep, replay
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.model import fit, predict, predictor, refresh, roll_out, termination
 from qusac_jax.qusac.replay import Buffer
@@ -178,28 +180,30 @@ def _learn(
 
 def _sample_batches(
     state: TrainState, key: chex.PRNGKey, config: Config
-) -> tuple[Transition, Transition]:
+) -> tuple[multistep.Steps, Transition]:
     """One batch per critic group `[N, B, ...]`, and one for U-net and actor `[B, ...]`.
 
     The first `num_real` transitions of each are from D, the others by the model.
     """
     key_critic, key_policy = jax.random.split(key)
+    unchanged = lambda transition: transition
+    single = lambda transition: multistep.single(transition, config.discount)
 
-    def sample(model_data: Buffer | None, key: chex.PRNGKey) -> Transition:
+    def sample(model_data: Buffer | None, key: chex.PRNGKey, read_real: Any = unchanged) -> Any:
         if model_data is None:
             return replay.sample(state.replay, key, config.batch_size)
         if not config.num_real:
             return replay.sample(model_data, key, config.batch_size)
         key_real, key_model = jax.random.split(key)
-        real = replay.sample(state.replay, key_real, config.num_real)
+        real = read_real(replay.sample(state.replay, key_real, config.num_real))
         model = replay.sample(model_data, key_model, config.batch_size - config.num_real)
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), real, model)
 
     if state.member_data is not None:
         keys = jax.random.split(key_critic, config.num_members)
-        critic = jax.vmap(sample)(state.member_data, keys)
+        critic = jax.vmap(lambda data, key: sample(data, key, single))(state.member_data, keys)
     else:
-        critic = jax.tree.map(lambda x: x[None], sample(state.model_data, key_critic))
+        critic = single(jax.tree.map(lambda x: x[None], sample(state.model_data, key_critic)))
     return critic, sample(state.model_data, key_policy)
 
 

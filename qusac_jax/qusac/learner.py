@@ -11,6 +11,7 @@ import optax
 from qusac_jax.qusac import losses, networks, replay
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.estimates import Predict, current_risk, propagated_uncertainty, value_std
+from qusac_jax.qusac.multistep import Steps
 from qusac_jax.qusac.parts import Learner, Parts, build, init
 from qusac_jax.qusac.regularizers import REGULARIZERS
 
@@ -19,7 +20,7 @@ __all__ = ["Learner", "Parts", "build", "init", "update"]
 
 def update(
     learner: Learner,
-    critic_batch: replay.Transition,
+    critic_batch: Steps,
     policy_batch: replay.Transition,
     predict: Predict | None,
     key: chex.PRNGKey,
@@ -32,7 +33,7 @@ def update(
 
     Args:
         learner: what to update.
-        critic_batch: `[N, B, ...]`, one batch per critic group, `config.num_real` transitions of D
+        critic_batch: `[N, B, ...]`, one batch per critic group, `config.num_real` steps of D
             first.
         policy_batch: `[B, ...]` for the U-net and the actor.
         predict: the model, for methods that look ahead; None without one.
@@ -57,7 +58,7 @@ def update(
 
 
 def _update_critic(
-    parts: Parts, learner: Learner, batch: replay.Transition, key: chex.PRNGKey
+    parts: Parts, learner: Learner, batch: Steps, key: chex.PRNGKey
 ) -> tuple[Learner, jax.Array]:
     config = parts.config
     next_action, next_log_prob = networks.sample_action(
@@ -65,11 +66,10 @@ def _update_critic(
     )
     target = losses.critic_target(
         batch.reward,
-        batch.terminated,
+        batch.discount,
         networks.apply(parts.critic, learner.target_critic, batch.next_observation, next_action),
         next_log_prob,
         jnp.exp(learner.log_temperature),
-        config.discount,
     )
 
     def loss(params: networks.Params) -> jax.Array:

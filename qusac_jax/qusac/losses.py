@@ -28,29 +28,26 @@ def group_value(q: jax.Array) -> jax.Array:
 
 def critic_target(
     reward: jax.Array,
-    terminated: jax.Array,
+    discount: jax.Array,
     next_q: jax.Array,
     next_log_prob: jax.Array,
     temperature: jax.Array | float,
-    discount: float,
 ) -> jax.Array:
     """y = r + γ (min_j Q_ij(s', a') - α log π(a' | s')), the target of eq. (10), loss_q.
 
-    A terminated transition is not bootstrapped; a truncated one is.
-
     Args:
         reward: `[N, B]`.
-        terminated: `[N, B]` bool.
+        discount: `[N, B]` γ, or γ^n after n steps; 0 where the task ended, so that nothing is
+            bootstrapped there. A time limit is no end.
         next_q: `[N, M, B]` target critics at a' drawn from the policy at s'.
         next_log_prob: `[N, B]` of those actions.
         temperature: α.
-        discount: γ.
 
     Returns:
         `[N, B]`, through which no gradient flows.
     """
     soft_value = group_value(next_q) - temperature * next_log_prob
-    return jax.lax.stop_gradient(reward + discount * jnp.where(terminated, 0.0, soft_value))
+    return jax.lax.stop_gradient(reward + discount * soft_value)
 
 
 def critic_loss(q: jax.Array, target: jax.Array) -> jax.Array:

@@ -180,6 +180,8 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
         key,
         num_rollouts=num_rollouts(config),
         length=config.rollout_length,
+        critic_steps=config.critic_steps,
+        discount=config.discount,
         penalty=_penalty(config),
     )
     return state._replace(model_data=model_data, member_data=member_data)

@@ -47,6 +47,7 @@ PRESETS: Mapping[str, Config] = types.MappingProxyType(
             method="disagreement",
             risk_schedule="linear:20:0.5:150000",
             relative_risk=True,
+            critic_steps=5,
             rollouts_per_step=200,
             rollout_length=10,
             rollout_starts="values",
@@ -108,6 +109,7 @@ def offline(config: Config) -> Config:
         rollouts_per_step=50,
         rollout_length=15,
         rollout_starts="uniform",
+        critic_steps=1,
         retain_refreshes=5,
         # One fit, on all of the data, until it is done.
         dynamics=dataclasses.replace(

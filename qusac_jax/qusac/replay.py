@@ -1,23 +1,26 @@
 """Ring buffers of transitions as pytrees of static capacity and traced size."""
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import chex
 import jax
 import jax.numpy as jnp
 
+from qusac_jax.qusac.multistep import Steps
 from qusac_jax.task import Transition
 
+Data = TypeVar("Data", Transition, Steps)
 
-class Buffer(NamedTuple):
+
+class Buffer(NamedTuple, Generic[Data]):
     """The last `capacity` transitions; slots from `size` on have never been written."""
 
-    data: Transition  # [capacity, ...]
+    data: Data  # [capacity, ...]
     position: jax.Array  # [] int32, slot of the next write
     size: jax.Array  # [] int32, number of valid slots
 
 
-def init(capacity: int, observation_size: int, action_size: int) -> Buffer:
+def init(capacity: int, observation_size: int, action_size: int) -> Buffer[Transition]:
     """An empty buffer in float32."""
     data = Transition(
         observation=jnp.zeros((capacity, observation_size)),
@@ -29,7 +32,7 @@ def init(capacity: int, observation_size: int, action_size: int) -> Buffer:
     return Buffer(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
 
-def add(buffer: Buffer, batch: Transition, mask: jax.Array | None = None) -> Buffer:
+def add(buffer: Buffer[Data], batch: Data, mask: jax.Array | None = None) -> Buffer[Data]:
     """Writes the transitions where `mask` is true, in order, over the oldest ones.
 
     Args:
@@ -59,7 +62,7 @@ def add(buffer: Buffer, batch: Transition, mask: jax.Array | None = None) -> Buf
     )
 
 
-def sample(buffer: Buffer, key: chex.PRNGKey, batch_size: int) -> Transition:
+def sample(buffer: Buffer[Data], key: chex.PRNGKey, batch_size: int) -> Data:
     """Draws uniformly, with replacement, from the valid slots.
 
     Args:
@@ -74,7 +77,7 @@ def sample(buffer: Buffer, key: chex.PRNGKey, batch_size: int) -> Transition:
     return jax.tree.map(lambda x: x[slots], buffer.data)
 
 
-def full(transitions: Transition) -> Buffer:
+def full(transitions: Transition) -> Buffer[Transition]:
     """A buffer that holds exactly these transitions `[C, ...]`."""
     count = jnp.int32(transitions.reward.shape[0])
     return Buffer(jax.tree.map(jnp.asarray, transitions), jnp.zeros((), jnp.int32), count)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import networks, replay
+from qusac_jax.qusac import multistep, networks, replay
 from qusac_jax.qusac.penalties import Penalty
 from qusac_jax.qusac.starts import Starts
 from qusac_jax.task import TerminationFn
@@ -124,14 +124,16 @@ def refill(
     policy: Policy,
     termination: TerminationFn,
     starts: Starts,
-    model_data: replay.Buffer,
-    member_data: replay.Buffer | None,
+    model_data: replay.Buffer[replay.Transition],
+    member_data: replay.Buffer[multistep.Steps] | None,
     key: chex.PRNGKey,
     *,
     num_rollouts: int,
     length: int,
+    critic_steps: int,
+    discount: float,
     penalty: Penalty | None = None,
-) -> tuple[replay.Buffer, replay.Buffer | None]:
+) -> tuple[replay.Buffer[replay.Transition], replay.Buffer[multistep.Steps] | None]:
     """Adds new rollouts to D_model and to D_1..D_N.
 
     Args:
@@ -146,6 +148,8 @@ def refill(
         key: consumed.
         num_rollouts: L x F.
         length: K.
+        critic_steps: the most steps that D_1..D_N take as one, at most K.
+        discount: γ, of these.
         penalty: see `rollout`.
 
     Returns:
@@ -176,7 +180,8 @@ def refill(
         model_data = replay.add(model_data, *jax.tree.map(_flat_steps(3), rolled))
         if member_data is not None:
             transitions, mask = roll(key_consistent, size, False)
-            by_member = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (transitions, mask))
+            steps = multistep.along(transitions, critic_steps, discount)
+            by_member = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (steps, mask))
             flat = jax.tree.map(jax.vmap(_flat_steps(2)), by_member)
             member_data = jax.vmap(replay.add)(member_data, *flat)
         return (model_data, member_data), None

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 
 from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import learner as learner_lib
-from qusac_jax.qusac import networks, replay, rollouts
+from qusac_jax.qusac import multistep, networks, replay, rollouts
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.replay import Buffer
-from qusac_jax.task import Task
+from qusac_jax.task import Task, Transition
 
 
 class TrainState(NamedTuple):
@@ -22,9 +22,9 @@ class TrainState(NamedTuple):
 
     learner: learner_lib.Learner
     dynamics: dynamics_lib.Dynamics | None  # None without a model
-    replay: Buffer  # D
-    model_data: Buffer | None  # D_model
-    member_data: Buffer | None  # D_1..D_N, leaves [N, ...]
+    replay: Buffer[Transition]  # D
+    model_data: Buffer[Transition] | None  # D_model
+    member_data: Buffer[multistep.Steps] | None  # D_1..D_N, leaves [N, ...]
     key: chex.PRNGKey
 
     @property
@@ -58,6 +58,7 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
         model_data = replay.init(capacity, *sizes)
         if config.critic_data == "member":
             empty = replay.init(capacity, *sizes)
+            empty = replay.Buffer(multistep.single(empty.data, config.discount), *empty[1:])
             member_data = jax.tree.map(
                 lambda x: jnp.zeros((config.num_members, *x.shape), x.dtype), empty
             )

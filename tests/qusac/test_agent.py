@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax.qusac import agent, diagnostics, networks, presets, replay, schedule
+from qusac_jax.qusac import agent, diagnostics, multistep, networks, presets, replay, schedule
 from qusac_jax.qusac.config import METHODS, Config
 from qusac_jax.task import Task
 from tests.sizes import small
@@ -153,7 +153,8 @@ def test_every_critic_learns_from_the_data_of_its_member():
     state = agent.init(jax.random.key(0), config=config, task=TASK)
     data = jax.tree.map(lambda x: x[:8], random_transitions(0, 24))
     members = jnp.arange(3.0)[:, None] * jnp.ones(8)
-    fill = jax.vmap(lambda buffer, r: replay.add(buffer, data._replace(reward=r)))
+    steps = multistep.single(data, config.discount)
+    fill = jax.vmap(lambda buffer, r: replay.add(buffer, steps._replace(reward=r)))
     other = data._replace(reward=jnp.full(8, -9.0))
     state = state._replace(
         member_data=fill(state.member_data, members),
@@ -304,6 +305,7 @@ def test_batches_are_half_real_and_half_of_the_model_exactly(name):
     fill = lambda buffer, reward: replay.add(buffer, data._replace(reward=jnp.full(8, reward)))
     state = state._replace(replay=fill(state.replay, -1.0), model_data=fill(state.model_data, 1.0))
     if state.member_data is not None:
+        data = multistep.single(data, config.discount)
         members = jax.vmap(fill)(state.member_data, jnp.array([2.0, 3.0, 4.0]))
         state = state._replace(member_data=members)
     critic, policy = agent._sample_batches(state, jax.random.key(1), config)
@@ -406,10 +408,12 @@ def test_rollouts_end_where_the_members_expect_it(log_odds):
     state = state_that_expects_ends(log_odds)
     state = agent.observe(state, random_transitions(0))
     state = agent.roll_out(state, config=config, task=TASK)
-    for buffer in (state.model_data, state.member_data):
-        is_there = np.arange(buffer.data.reward.shape[-1]) < np.asarray(buffer.size)[..., None]
-        terminated = np.asarray(buffer.data.terminated)[is_there]
-        assert (terminated == (log_odds > 0)).all()
+    for buffer, ends in (
+        (state.model_data, state.model_data.data.terminated),
+        (state.member_data, state.member_data.data.discount == 0),
+    ):
+        is_there = np.arange(ends.shape[-1]) < np.asarray(buffer.size)[..., None]
+        assert (np.asarray(ends)[is_there] == (log_odds > 0)).all()
     assert int(state.model_data.size) == (12 if log_odds > 0 else 24)  # L F rollouts of K = 2
     _, metrics = agent.learn(state, config=config, task=TASK)
     assert np.isfinite(metrics["local_uncertainty"])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax.qusac import diagnostics, estimates, losses, networks, replay
+from qusac_jax.qusac import diagnostics, estimates, losses, multistep, networks, replay
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac.config import Config
 
@@ -28,7 +28,8 @@ PROBE = Config(
 
 
 def groups(config, batch):
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (config.num_groups, *x.shape)), batch)
+    steps = multistep.single(batch, config.discount)
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (config.num_groups, *x.shape)), steps)
 
 
 def train(config, make_batch, num_updates, learner=None):

@@ -12,11 +12,10 @@ def test_critic_target_by_hand():
     next_q = jnp.array([[[3.0, 3.0], [5.0, 5.0]]])  # [1, 2, 2]
     target = losses.critic_target(
         jnp.array([[1.0, 1.0]]),
-        jnp.array([[False, True]]),
+        jnp.array([[0.5, 0.0]]),
         next_q,
         jnp.array([[-2.0, -2.0]]),
         0.1,
-        0.5,
     )
     np.testing.assert_allclose(target, [[2.6, 1.0]], rtol=1e-6)
 
@@ -60,7 +59,7 @@ def test_temperature_rises_while_entropy_is_low():
 def test_no_gradient_flows_through_targets():
     def through_critic_target(next_q):
         target = losses.critic_target(
-            jnp.zeros((1, 2)), jnp.zeros((1, 2), bool), next_q, jnp.zeros((1, 2)), 0.1, 0.9
+            jnp.zeros((1, 2)), jnp.full((1, 2), 0.9), next_q, jnp.zeros((1, 2)), 0.1
         )
         return losses.critic_loss(jnp.ones((1, 1, 2)), target)
 

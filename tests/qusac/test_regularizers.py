@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qusac_jax.qusac import learner as learner_lib
-from qusac_jax.qusac import networks, replay
+from qusac_jax.qusac import multistep, networks, replay
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.regularizers import REGULARIZERS
 
@@ -50,7 +50,7 @@ def test_critics_trained_with_it_separate_the_first_transitions_of_a_batch_from_
     batch = replay.Transition(
         observation, jnp.zeros((8, 1)), jnp.zeros(8), observation, jnp.ones(8, bool)
     )
-    groups = jax.tree.map(lambda x: x[None], batch)
+    groups = jax.tree.map(lambda x: x[None], multistep.single(batch, config.discount))
     q = {}
     for name in (None, "combo"):
         changed = dataclasses.replace(config, regularizer=name)

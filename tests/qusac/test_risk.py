@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax.qusac import estimates, losses, networks, replay, risk
+from qusac_jax.qusac import estimates, losses, multistep, networks, replay, risk
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac.config import Config
 
@@ -80,7 +80,8 @@ def test_the_actor_is_trained_with_the_risk_of_its_update():
         jax.random.normal(keys[2], (4, 3)),
         jnp.zeros(4, bool),
     )
-    groups = jax.tree.map(lambda x: jnp.stack([x, x]), batch)
+    steps = multistep.single(batch, config.discount)
+    groups = jax.tree.map(lambda x: jnp.stack([x, x]), steps)
     start = learner_lib.init(keys[3], config, 3, 1)
     updated = start
     for expected in (-1.0, 0.0, 1.0, 1.0):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import networks, replay, rollouts, starts
+from qusac_jax.qusac import multistep, networks, replay, rollouts, starts
 
 N = 3
 MODEL = networks.Dynamics((4,), observation_size=1, num_members=N)
@@ -130,7 +130,8 @@ def test_refill_writes_no_transition_after_termination():
         ),
     )
     empty = replay.init(60, 1, 1)
-    members = jax.tree.map(lambda x: jnp.zeros((N, *x.shape), x.dtype), empty)
+    steps = replay.Buffer(multistep.single(empty.data, 0.9), *empty[1:])
+    members = jax.tree.map(lambda x: jnp.zeros((N, *x.shape), x.dtype), steps)
     model_data, member_data = rollouts.refill(
         MODEL,
         counting_dynamics(),
@@ -142,6 +143,8 @@ def test_refill_writes_no_transition_after_termination():
         jax.random.key(0),
         num_rollouts=9,
         length=4,
+        critic_steps=3,
+        discount=0.9,
     )
     # From 0, member 0 makes two transitions, the others one.
     np.testing.assert_array_equal(member_data.size, [18, 9, 9])
@@ -150,3 +153,8 @@ def test_refill_writes_no_transition_after_termination():
         before = np.asarray(buffer.data.observation)[: int(buffer.size), 0]
         assert (before <= 1.5).all()
     assert 9 <= int(model_data.size) <= 18
+    # Member 0: rewards of 1 at both steps, the second one ends. The others end at once.
+    first = member_data.data.observation[0, :18, 0] == 0.0
+    np.testing.assert_allclose(member_data.data.reward[0, :18], np.where(first, 1.9, 1.0))
+    np.testing.assert_allclose(member_data.data.reward[1, :9], 2.0)
+    np.testing.assert_array_equal(member_data.data.discount[0, :18], 0.0)

@@ -1,0 +1,61 @@
+"""Several steps as one, against a loop over them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qusac_jax.qusac import multistep
+from qusac_jax.task import Transition
+
+K, B, SIZE, DISCOUNT = 6, 4, 2, 0.9
+# Rollout 1 ends at once, 2 in the middle and what follows is no part of it, 3 at the last step.
+ENDS = {1: 0, 2: 3, 3: K - 1}
+
+
+@pytest.fixture
+def rollout():
+    generator = np.random.default_rng(0)
+    terminated = np.zeros((K, B), bool)
+    for b, k in ENDS.items():
+        terminated[k, b] = True
+    draw = lambda *shape: jnp.asarray(generator.normal(size=shape), jnp.float32)
+    return Transition(draw(K, B, SIZE), draw(K, B, 1), draw(K, B), draw(K, B, SIZE), terminated)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, K, K + 3])
+def test_steps_are_those_of_a_loop(rollout, num_steps):
+    steps = jax.jit(multistep.along, static_argnums=(1, 2))(rollout, num_steps, DISCOUNT)
+    np.testing.assert_array_equal(steps.observation, rollout.observation)
+    np.testing.assert_array_equal(steps.action, rollout.action)
+    for b in range(B):
+        for k in range(K):
+            reward, discount, last = 0.0, 1.0, k
+            for i in range(k, min(k + num_steps, K)):
+                reward += discount * float(rollout.reward[i, b])
+                discount *= DISCOUNT * (not rollout.terminated[i, b])
+                last = i
+                if rollout.terminated[i, b]:
+                    break
+            np.testing.assert_allclose(steps.reward[k, b], reward, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(steps.discount[k, b], discount, rtol=1e-5)
+            np.testing.assert_array_equal(
+                steps.next_observation[k, b], rollout.next_observation[last, b]
+            )
+
+
+def test_values_of_a_policy_solve_the_equation_for_any_number_of_steps(rollout):
+    # Along a rollout without noise the value at k is the discounted sum of what follows it.
+    value = np.zeros((K + 1, B))
+    value[K] = 7.0
+    for k in reversed(range(K)):
+        go_on = np.where(rollout.terminated[k], 0.0, DISCOUNT)
+        value[k] = np.asarray(rollout.reward[k]) + go_on * value[k + 1]
+    where = jnp.broadcast_to(jnp.arange(1.0, K + 1)[:, None, None], (K, B, 1))
+    for num_steps in (1, 4):
+        steps = multistep.along(rollout._replace(next_observation=where), num_steps, DISCOUNT)
+        arrived = np.asarray(steps.next_observation[..., 0], int)
+        next_value = np.take_along_axis(value, arrived, axis=0)
+        np.testing.assert_allclose(
+            steps.reward + steps.discount * next_value, value[:K], rtol=1e-5, atol=1e-5
+        )
