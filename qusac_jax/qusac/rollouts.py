@@ -148,7 +148,7 @@ def refill(
         key: consumed.
         num_rollouts: L x F.
         length: K.
-        critic_steps: the most steps that D_1..D_N take as one, at most K.
+        critic_steps: the most steps that D_1..D_N take as one.
         discount: γ, of these.
         penalty: see `rollout`.
 

@@ -143,6 +143,8 @@ def test_what_rollouts_and_their_share_of_a_batch_do_needs_them():
     for ratio in (1.0, 0.001):  # no model transition, no real one
         with pytest.raises(ValueError, match=f"real_ratio {ratio} of batch_size 256"):
             dataclasses.replace(combo, real_ratio=ratio)
+    with pytest.raises(ValueError, match=r"critic_steps 5 look ahead .* critic_data 'model'"):
+        Config(critic_steps=5, critic_data="model")
 
 
 def test_mopo_and_combo_are_mbpo_on_half_and_half_with_one_thing_each():
