@@ -38,12 +38,7 @@ def make_flags() -> flags.FlagValues:
 def run(options: Any, paths: Sequence[str]) -> None:
     """Measures as the flags say, prints and draws."""
     saved = run_command.open_run(options, paths)
-    steps = saved.checkpoints()
-    if not steps:
-        raise ValueError(f"run {paths[0]!r} has no checkpoint yet; wait for its first")
-    step = steps[-1] if options.step is None else options.step
-    if step not in steps:
-        raise ValueError(f"step must be one of {steps}, the run's checkpoints, got {step}")
+    step = saved.checkpoint(options.step)
     output = pathlib.Path(options.output or saved.path / "calibration")
     picture, numbers = output / f"step_{step}.png", output / f"step_{step}.csv"
     for path in (picture, numbers):

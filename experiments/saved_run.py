@@ -70,6 +70,15 @@ class SavedRun:
         """Steps of the complete checkpoints, ascending."""
         return self._checkpointer.steps()
 
+    def checkpoint(self, step: int | None) -> int:
+        """The step itself, of None the last one; raises `ValueError` if it has no checkpoint."""
+        steps = self.checkpoints()
+        if not steps:
+            raise ValueError(f"run {str(self.path)!r} has no checkpoint yet; wait for its first")
+        if step is not None and step not in steps:
+            raise ValueError(f"step must be one of {steps}, the run's checkpoints, got {step}")
+        return steps[-1] if step is None else step
+
     def state(self, step: int) -> qusac.TrainState:
         """The agent's state `[R, ...]` in a checkpoint.
 

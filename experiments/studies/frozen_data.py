@@ -1,0 +1,201 @@
+"""What an agent makes of data and models that do not change: `experiments.studies.frozen_data RUN`.
+
+A new agent, with other hyperparameters if `--config_file` names some, learns from D and the models
+of a saved run, without a step in the environment and without a fit. Whether a task is explored no
+longer matters, only how well is used what is known: that compares targets, starts of rollouts or
+networks in minutes. The temperature, and the place in a schedule of λ, are those of the saved
+agent, so that nothing is sought which was known by then.
+
+Prints, each 10,000 updates, what the mean actions return without action cost, and for the states
+that episodes begin in the value Q and the discounted return that came of them.
+"""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+from experiments import cli, config_file, evaluation, jax_settings, run_command
+from experiments.saved_run import SavedRun
+from qusac_jax import environments, qusac
+from qusac_jax.qusac import agent, losses, networks
+from qusac_jax.qusac import learner as learner_lib
+
+_LINE = 10_000  # updates between two lines
+_FIRST_EPISODE = 500  # seed of its initial state; no run of a few hundred seeds has it
+# What the saved models and D decide.
+_FIXED = ("dynamics", "num_members", "replay_capacity", "discount")
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    updates: int
+    task_return: float  # without action cost, mean over episodes
+    value: float  # Q at their first states
+    discounted: float  # what came of it, with action cost
+    model_value: float  # Q over the model's data
+
+
+def make_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    values = flags.FlagValues()
+    define: dict[str, Any] = {"flag_values": values}
+    flags.DEFINE_integer("num_updates", 60_000, "gradient updates", 1, **define)
+    flags.DEFINE_integer("episodes", 8, "for each line", 1, **define)
+    flags.DEFINE_integer("step", None, "of the checkpoint; default the last", **define)
+    flags.DEFINE_integer("seed_index", 0, "which seed of the run", 0, **define)
+    config_file.define_flag(values)
+    flags.DEFINE_integer("seed", 0, "of the new agent", 0, 2**31 - 1, **define)
+    jax_settings.define_flags(values)
+    return values
+
+
+def new_agent(
+    saved: SavedRun, old: qusac.TrainState, config: qusac.Config, seed: int
+) -> qusac.TrainState:
+    """An agent that has learned nothing, with D, the models and the temperature of another.
+
+    Args:
+        saved: the run.
+        old: its state, of one seed.
+        config: of the new agent.
+        seed: of its weights.
+
+    Raises:
+        ValueError: if the configuration does not go with the saved models and D.
+    """
+    if not config.uses_model:
+        raise ValueError("critic_data 'replay' uses no model; run experiments.online for it")
+    for name in _FIXED:
+        given, known = getattr(config, name), getattr(saved.config, name)
+        if given != known:
+            raise ValueError(f"{name} must be that of the run, {known}, got {given}")
+    state = agent.init(jax.random.key(seed), config=config, task=saved.task)
+    learner = state.learner._replace(
+        num_updates=old.learner.num_updates, log_temperature=old.learner.log_temperature
+    )
+    return state._replace(learner=learner, dynamics=old.dynamics, replay=old.replay)
+
+
+def measure(
+    saved: SavedRun,
+    state: qusac.TrainState,
+    config: qusac.Config,
+    *,
+    num_updates: int,
+    episodes: int,
+    line: int = _LINE,
+    report: Callable[[Row], None] = lambda row: None,
+) -> list[Row]:
+    """Learns on what is there, refreshing rollouts as often as a run does.
+
+    Args:
+        saved: the run, for its environment.
+        state: from `new_agent`; donated.
+        config: of the new agent.
+        num_updates: rounded up to whole refreshes.
+        episodes: for each row.
+        line: updates between two rows, likewise.
+        report: called with each row.
+    """
+    task = saved.task
+    jitted = lambda verb, **more: jax.jit(
+        functools.partial(verb, config=config, task=task, **more), donate_argnums=0
+    )
+    per_refresh = config.fit_every * config.updates_per_step
+    roll_out = jitted(agent.roll_out)
+    learn = jitted(agent.learn, num_updates=per_refresh)
+    parts = learner_lib.build(config, task.action_size)
+
+    @jax.jit
+    def act(actor: networks.Params, observation: jax.Array) -> jax.Array:
+        return qusac.act(actor, observation, config=config, task=task)
+
+    @jax.jit
+    def value(learner: learner_lib.Learner, observation: jax.Array) -> jax.Array:
+        action = act(learner.actor, observation)
+        q = networks.apply(parts.critic, learner.critic, observation, action)
+        return jnp.mean(losses.group_value(q))
+
+    environment = environments.vector(
+        saved.spec.name,
+        [_FIRST_EPISODE + e for e in range(episodes)],
+        action_cost=saved.spec.action_cost,
+    )
+    rows: list[Row] = []
+    try:
+        for done in range(per_refresh, num_updates + per_refresh, per_refresh):
+            state, metrics = learn(roll_out(state))
+            if done // line == (done - per_refresh) // line and done < num_updates:
+                continue
+            learner = state.learner
+            policy = lambda observation, actor=learner.actor: np.asarray(act(actor, observation))
+            result = evaluation.evaluate(environment, policy, 1, config.discount)
+            rows.append(
+                Row(
+                    done,
+                    float(result.episode_task_return.mean()),
+                    float(value(learner, result.first_observation[0])),
+                    float(result.discounted_return.mean()),
+                    float(metrics["mean_q"]),
+                )
+            )
+            report(rows[-1])
+    finally:
+        environment.close()
+    return rows
+
+
+def run(options: Any, paths: Sequence[str]) -> None:
+    """Learns as the flags say and prints the table."""
+    saved = run_command.open_run(options, paths)
+    step = saved.checkpoint(options.step)
+    config = saved.config
+    if options.config_file is not None:
+        config = config_file.changed(config, config_file.read(options.config_file))
+    index = saved.index(options.seed_index)
+    old = jax.tree.map(lambda x: x[index], saved.state(step))
+    state = new_agent(saved, old, config, options.seed)
+    before, after = dataclasses.asdict(saved.config), dataclasses.asdict(config)
+    changes = [f"{name} {after[name]}" for name in after if after[name] != before[name]]
+    size = int(state.replay.size)
+    print(
+        f"{saved.spec.name}, step {step}, {size} transitions; {', '.join(changes) or 'as it was'}"
+    )
+    print("| updates | return | Q, first states | came of it | Q, model data |")
+    print("| ---: | ---: | ---: | ---: | ---: |")
+    measure(
+        saved,
+        state,
+        config,
+        num_updates=options.num_updates,
+        episodes=options.episodes,
+        report=lambda row: print(
+            f"| {row.updates} | {row.task_return:.0f} | {row.value:.1f} | {row.discounted:.1f} "
+            f"| {row.model_value:.1f} |",
+            flush=True,
+        ),
+    )
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags and prints the table; returns the exit code."""
+    options = make_flags()
+    return cli.run_with(
+        lambda paths: run(options, paths),
+        options,
+        argv,
+        __doc__ or "",
+        positional="a run directory",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

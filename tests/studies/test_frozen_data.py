@@ -1,0 +1,64 @@
+"""A new agent on the data and models of a saved run."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import online
+from experiments.saved_run import SavedRun
+from experiments.studies import frozen_data
+from tests.test_online import TINY
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "run"
+    assert online.main(["online", *TINY, f"--workdir={workdir}"]) == 0
+    return workdir
+
+
+@pytest.mark.slow
+def test_what_is_learned_from_does_not_change_and_the_agent_does(workdir):
+    saved = SavedRun(workdir)
+    old = jax.tree.map(lambda x: x[1], saved.state(80))
+    config = dataclasses.replace(saved.config, critic_steps=2)
+    start = frozen_data.new_agent(saved, old, config, seed=3)
+    for same in ("dynamics", "replay"):
+        for one, other in zip(
+            jax.tree.leaves(getattr(start, same)), jax.tree.leaves(getattr(old, same)), strict=True
+        ):
+            np.testing.assert_array_equal(one, other)
+    assert start.learner.num_updates == old.learner.num_updates > 0
+    assert start.learner.log_temperature == old.learner.log_temperature
+    weights = jax.tree.leaves(start.actor)
+    assert any((a != b).any() for a, b in zip(weights, jax.tree.leaves(old.actor), strict=True))
+    per_refresh = config.fit_every * config.updates_per_step
+    rows = frozen_data.measure(
+        saved, start, config, num_updates=3 * per_refresh, episodes=2, line=2 * per_refresh
+    )
+    # A line after two refreshes, and one at the end.
+    assert [row.updates for row in rows] == [2 * per_refresh, 3 * per_refresh]
+    assert np.isfinite(rows).all()
+
+
+@pytest.mark.slow
+def test_a_table_is_printed_and_mistakes_are_one_line(workdir, tmp_path, capsys):
+    changes = tmp_path / "changes.json"
+    command = ["frozen_data", str(workdir), "--num_updates=1", "--episodes=1"]
+    changes.write_text(json.dumps({"critic_hidden": [16]}))
+    assert frozen_data.main([*command, f"--config_file={changes}"]) == 0
+    out = capsys.readouterr().out
+    assert "critic_hidden (16,)" in out
+    assert out.count("\n| ") == 3  # head, rule, one line
+    for fields, message in (
+        ({"num_members": 7}, "num_members must be that of the run"),
+        ({"critic_data": "replay", "method": "ensemble_mean"}, "uses no model"),
+    ):
+        changes.write_text(json.dumps(fields))
+        assert frozen_data.main([*command, f"--config_file={changes}"]) == 2
+        assert message in capsys.readouterr().err
+    assert frozen_data.main([*command, "--step=7"]) == 2
+    assert "step must be one of" in capsys.readouterr().err
