@@ -32,8 +32,7 @@ def define_flag(options: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "config_file",
         None,
-        "JSON with hyperparameters: the config.json of another run, or some fields and their "
-        "values; --config.FIELD wins",
+        "JSON with hyperparameters: the config.json of another run, or some fields and values",
         flag_values=options,
     )
 

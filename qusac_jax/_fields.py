@@ -54,11 +54,12 @@ def is_finite(value: Any) -> bool:
     return is_number and math.isfinite(value)
 
 
-def integer(least: int, remedy: str = "") -> Check:
-    """An integer of at least `least`."""
+def integer(least: int, remedy: str = "", *, most: int | None = None) -> Check:
+    """An integer of at least `least` and, if there is a limit, at most `most`."""
+    limit = "" if most is None else f" and at most {most}"
     return Check(
-        lambda value: is_integer(value) and value >= least,
-        f"be an integer of at least {least}",
+        lambda value: is_integer(value) and value >= least and (most is None or value <= most),
+        f"be an integer of at least {least}{limit}",
         remedy,
     )
 

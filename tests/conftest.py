@@ -29,6 +29,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The workdir of a finished online run of two seeds, to be read only."""
+    from experiments import online
+    from tests.test_online import TINY
+
+    workdir = tmp_path_factory.mktemp("runs") / "run"
+    assert online.main(["online", *TINY, f"--workdir={workdir}"]) == 0
+    return workdir
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _forget_compiled_functions() -> Iterator[None]:
     """Gives back the memory maps of compiled functions after each file.

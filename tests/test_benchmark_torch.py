@@ -109,7 +109,7 @@ def test_losses_of_an_update_are_ours(name):
     groups = [jax.tree.map(lambda x, i=i: x[i], critic) for i in range(config.num_groups)]
     theirs = ours.update([as_batch(group) for group in groups], as_batch(policy), noise)
 
-    steps = multistep.single(critic, config.discount)
+    steps = multistep.single(critic)
     after, metrics = learner.update(start, steps, policy, predict, key, config=config)
     for loss, value in theirs.items():
         assert float(value) == pytest.approx(float(metrics[loss]), rel=2e-4), loss

@@ -8,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import calibration, calibration_returns, online
+from experiments import calibration, calibration_returns
 from experiments.calibration_returns import Returns
 from qusac_jax import qusac
 from qusac_jax.qusac import networks
 from tests.sizes import small
-from tests.test_online import TINY
 
 
 def never(observation, action, next_observation):
@@ -123,18 +122,11 @@ def test_what_there_is_not_is_left_out():
     assert "models" not in text
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("runs") / "run"
-    assert online.main(["online", *TINY, f"--workdir={workdir}"]) == 0
-    return workdir
-
-
 @pytest.mark.slow
-def test_a_saved_run_is_measured_and_drawn(trained, tmp_path, capsys):
-    files = sorted(path.name for path in trained.iterdir())
+def test_a_saved_run_is_measured_and_drawn(tiny_run, tmp_path, capsys):
+    files = sorted(path.name for path in tiny_run.iterdir())
     few = ["--episodes=3", "--points=2", "--draws=2", f"--output={tmp_path}"]
-    assert calibration.main(["calibration", str(trained), *few]) == 0
+    assert calibration.main(["calibration", str(tiny_run), *few]) == 0
     out = capsys.readouterr().out
     assert "| | seed 0 | seed 1 |" in out
     # Episodes of 13 steps at most: all of 0.99^13 of an even stream comes later.
@@ -150,8 +142,8 @@ def test_a_saved_run_is_measured_and_drawn(trained, tmp_path, capsys):
     for name in ("sqrt(U)", "real return", "models: return", "critics: std over members"):
         assert np.isfinite(rows[name]).all()
     assert 0 <= rows["models: within 1 sqrt(U)"][0] <= 1
-    assert sorted(path.name for path in trained.iterdir()) == files
-    assert calibration.main(["calibration", str(trained), *few, "--step=50"]) == 0
+    assert sorted(path.name for path in tiny_run.iterdir()) == files
+    assert calibration.main(["calibration", str(tiny_run), *few, "--step=50"]) == 0
     assert (tmp_path / "step_50.png").exists()
 
 
@@ -166,7 +158,7 @@ def test_a_saved_run_is_measured_and_drawn(trained, tmp_path, capsys):
         (["{run}", "--output=/proc/none"], "cannot be written"),
     ],
 )
-def test_mistakes_are_named(trained, capsys, arguments, message):
-    given = [text.format(run=trained) for text in arguments]
+def test_mistakes_are_named(tiny_run, capsys, arguments, message):
+    given = [text.format(run=tiny_run) for text in arguments]
     assert calibration.main(["calibration", *given]) == 2
     assert message in capsys.readouterr().err

@@ -69,7 +69,7 @@ def spreads(config: Config, updates: int, lines: int) -> list[tuple[float, float
             key_batch, key_policy, key_update = jax.random.split(key, 3)
             batch = jax.vmap(lambda k: transitions(k, size))(jax.random.split(key_batch, members))
             own = transitions(key_policy, size)
-            steps = multistep.single(batch, config.discount)
+            steps = multistep.single(batch)
             return learner_lib.update(learner, steps, own, None, key_update, config=config)[0], None
 
         return jax.lax.scan(step, learner, keys)[0]

@@ -11,6 +11,7 @@ state is meant to be donated: its buffers are large and change in place.
 Axes: N members, M critics per member, B batch, O observation size, A action size.
 """
 
+import functools
 from typing import Any
 
 import chex
@@ -187,23 +188,24 @@ def _sample_batches(
     """
     key_critic, key_policy = jax.random.split(key)
     unchanged = lambda transition: transition
-    single = lambda transition: multistep.single(transition, config.discount)
 
-    def sample(model_data: Buffer | None, key: chex.PRNGKey, read_real: Any = unchanged) -> Any:
+    def sample(model_data: Buffer | None, key: chex.PRNGKey, as_model: Any = unchanged) -> Any:
         if model_data is None:
             return replay.sample(state.replay, key, config.batch_size)
         if not config.num_real:
             return replay.sample(model_data, key, config.batch_size)
         key_real, key_model = jax.random.split(key)
-        real = read_real(replay.sample(state.replay, key_real, config.num_real))
+        real = as_model(replay.sample(state.replay, key_real, config.num_real))
         model = replay.sample(model_data, key_model, config.batch_size - config.num_real)
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), real, model)
 
     if state.member_data is not None:
         keys = jax.random.split(key_critic, config.num_members)
-        critic = jax.vmap(lambda data, key: sample(data, key, single))(state.member_data, keys)
+        as_steps = functools.partial(sample, as_model=multistep.single)
+        critic = jax.vmap(as_steps)(state.member_data, keys)
     else:
-        critic = single(jax.tree.map(lambda x: x[None], sample(state.model_data, key_critic)))
+        shared = multistep.single(sample(state.model_data, key_critic))
+        critic = jax.tree.map(lambda x: x[None], shared)
     return critic, sample(state.model_data, key_policy)
 
 

@@ -7,6 +7,7 @@ from qusac_jax import _fields
 from qusac_jax._fields import checked
 from qusac_jax.qusac import risk as risk_lib
 from qusac_jax.qusac import uncertainty
+from qusac_jax.qusac.multistep import MOST_STEPS
 from qusac_jax.qusac.penalties import PENALTIES
 from qusac_jax.qusac.regularizers import REGULARIZERS
 
@@ -100,7 +101,7 @@ class Config:
     num_critics: int = checked(1, _fields.integer(1))  # M per group, whose value is their minimum
     critic_data: CriticData = "member"  # member: D_1..D_N, model: D_model, replay: D (no model)
     critic_steps: int = checked(  # that a target looks ahead in D_1..D_N, at most k
-        1, _fields.integer(1, "1 is the paper's, 5 is what explore uses")
+        1, _fields.integer(1, "1 is the paper's, 5 is what explore uses", most=MOST_STEPS)
     )
     gap_samples: int = checked(  # actions per next state in the gap term of exact_ube
         4, _fields.integer(2, "a variance over actions needs two of them")

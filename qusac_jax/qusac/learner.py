@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from qusac_jax.qusac import losses, networks, replay
+from qusac_jax.qusac import losses, multistep, networks, replay
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.estimates import Predict, current_risk, propagated_uncertainty, value_std
-from qusac_jax.qusac.multistep import Steps
 from qusac_jax.qusac.parts import Learner, Parts, build, init
 from qusac_jax.qusac.regularizers import REGULARIZERS
 
@@ -20,7 +19,7 @@ __all__ = ["Learner", "Parts", "build", "init", "update"]
 
 def update(
     learner: Learner,
-    critic_batch: Steps,
+    critic_batch: multistep.Steps,
     policy_batch: replay.Transition,
     predict: Predict | None,
     key: chex.PRNGKey,
@@ -58,7 +57,7 @@ def update(
 
 
 def _update_critic(
-    parts: Parts, learner: Learner, batch: Steps, key: chex.PRNGKey
+    parts: Parts, learner: Learner, batch: multistep.Steps, key: chex.PRNGKey
 ) -> tuple[Learner, jax.Array]:
     config = parts.config
     next_action, next_log_prob = networks.sample_action(
@@ -66,7 +65,7 @@ def _update_critic(
     )
     target = losses.critic_target(
         batch.reward,
-        batch.discount,
+        multistep.discounts(batch, config.discount),
         networks.apply(parts.critic, learner.target_critic, batch.next_observation, next_action),
         next_log_prob,
         jnp.exp(learner.log_temperature),

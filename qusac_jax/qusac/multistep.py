@@ -10,6 +10,9 @@ import jax.numpy as jnp
 
 from qusac_jax.task import Transition
 
+# The most steps that are taken as one: a byte counts them, and buffers hold millions.
+MOST_STEPS = 255
+
 
 class Steps(NamedTuple):
     """One or several steps as critics read them, or any batch of these along leading axes."""
@@ -18,22 +21,14 @@ class Steps(NamedTuple):
     action: jax.Array  # [..., A] the first
     reward: jax.Array  # [...] sum of γ^i r_i over the n steps
     next_observation: jax.Array  # [..., O] where they lead
-    discount: jax.Array  # [...] γ^n, of what comes next; 0 where the episode ends
+    num_steps: jax.Array  # [...] uint8, n; 0 where the episode ends, so that no value follows
 
 
-def single(transition: Transition, discount: float) -> Steps:
-    """One step each.
-
-    Args:
-        transition: `[...]`.
-        discount: γ.
-
-    Returns:
-        `[...]`.
-    """
+def single(transition: Transition) -> Steps:
+    """One step each, `[...]` of `[...]`."""
     observation, action, reward, next_observation, terminated = transition
-    left = jnp.where(terminated, 0.0, jnp.float32(discount))
-    return Steps(observation, action, reward, next_observation, left)
+    goes_on = jnp.logical_not(terminated).astype(jnp.uint8)
+    return Steps(observation, action, reward, next_observation, goes_on)
 
 
 def along(rollout: Transition, num_steps: int, discount: float) -> Steps:
@@ -45,23 +40,32 @@ def along(rollout: Transition, num_steps: int, discount: float) -> Steps:
 
     Args:
         rollout: `[K, ...]`; what follows an end may be anything finite.
-        num_steps: the most, at least 1.
+        num_steps: the most, in [1, `MOST_STEPS`].
         discount: γ.
 
     Returns:
         `[K, ...]`.
     """
-    one = single(rollout, discount)
+    one = single(rollout)
     steps = one
     for _ in range(num_steps - 1):
         head = jax.tree.map(lambda x: x[:-1], one)
         rest = jax.tree.map(lambda x: x[1:], steps)
+        goes_on = head.num_steps > 0
         joined = head._replace(
-            reward=head.reward + head.discount * rest.reward,
+            reward=head.reward + jnp.where(goes_on, discount * rest.reward, 0.0),
             next_observation=jnp.where(
-                head.discount[..., None] > 0, rest.next_observation, head.next_observation
+                goes_on[..., None], rest.next_observation, head.next_observation
             ),
-            discount=head.discount * rest.discount,
+            num_steps=jnp.where(goes_on & (rest.num_steps > 0), rest.num_steps + 1, 0).astype(
+                jnp.uint8
+            ),
         )
         steps = jax.tree.map(lambda x, last: jnp.concatenate([x, last[-1:]]), joined, one)
     return steps
+
+
+def discounts(steps: Steps, discount: float) -> jax.Array:
+    """What the value that follows is multiplied by, `[...]`: γ^n, or 0 after an end."""
+    powers = jnp.power(jnp.float32(discount), steps.num_steps.astype(jnp.float32))
+    return jnp.where(steps.num_steps > 0, powers, 0.0)

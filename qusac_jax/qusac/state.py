@@ -57,10 +57,9 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
         capacity = model_capacity(config)
         model_data = replay.init(capacity, *sizes)
         if config.critic_data == "member":
-            empty = replay.init(capacity, *sizes)
-            empty = replay.Buffer(multistep.single(empty.data, config.discount), *empty[1:])
+            steps = replay.Buffer(multistep.single(model_data.data), *model_data[1:])
             member_data = jax.tree.map(
-                lambda x: jnp.zeros((config.num_members, *x.shape), x.dtype), empty
+                lambda x: jnp.zeros((config.num_members, *x.shape), x.dtype), steps
             )
     return TrainState(
         learner=learner_lib.init(key_learner, config, *sizes),

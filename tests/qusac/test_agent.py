@@ -153,7 +153,7 @@ def test_every_critic_learns_from_the_data_of_its_member():
     state = agent.init(jax.random.key(0), config=config, task=TASK)
     data = jax.tree.map(lambda x: x[:8], random_transitions(0, 24))
     members = jnp.arange(3.0)[:, None] * jnp.ones(8)
-    steps = multistep.single(data, config.discount)
+    steps = multistep.single(data)
     fill = jax.vmap(lambda buffer, r: replay.add(buffer, steps._replace(reward=r)))
     other = data._replace(reward=jnp.full(8, -9.0))
     state = state._replace(
@@ -305,7 +305,7 @@ def test_batches_are_half_real_and_half_of_the_model_exactly(name):
     fill = lambda buffer, reward: replay.add(buffer, data._replace(reward=jnp.full(8, reward)))
     state = state._replace(replay=fill(state.replay, -1.0), model_data=fill(state.model_data, 1.0))
     if state.member_data is not None:
-        data = multistep.single(data, config.discount)
+        data = multistep.single(data)
         members = jax.vmap(fill)(state.member_data, jnp.array([2.0, 3.0, 4.0]))
         state = state._replace(member_data=members)
     critic, policy = agent._sample_batches(state, jax.random.key(1), config)
@@ -410,7 +410,7 @@ def test_rollouts_end_where_the_members_expect_it(log_odds):
     state = agent.roll_out(state, config=config, task=TASK)
     for buffer, ends in (
         (state.model_data, state.model_data.data.terminated),
-        (state.member_data, state.member_data.data.discount == 0),
+        (state.member_data, state.member_data.data.num_steps == 0),
     ):
         is_there = np.arange(ends.shape[-1]) < np.asarray(buffer.size)[..., None]
         assert (np.asarray(ends)[is_there] == (log_odds > 0)).all()

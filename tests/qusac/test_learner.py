@@ -28,7 +28,7 @@ PROBE = Config(
 
 
 def groups(config, batch):
-    steps = multistep.single(batch, config.discount)
+    steps = multistep.single(batch)
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (config.num_groups, *x.shape)), steps)
 
 
@@ -111,6 +111,25 @@ def test_two_step_value_is_discounted_once():
     learner, _ = train(config, batch, 1_500)
     q = q_values(config, learner, jnp.array([[0.0], [0.5]]), jnp.zeros((2, 1)))
     np.testing.assert_allclose(q, jnp.broadcast_to(jnp.array([0.5, 1.0]), q.shape), atol=0.05)
+
+
+@pytest.mark.parametrize(("num_steps", "value"), [(0, 1.0), (1, 2.0), (2, 4 / 3)])
+def test_what_follows_several_steps_is_discounted_as_often(num_steps, value):
+    # From a state back to it in n steps that earn 1 together: Q = 1 / (1 - 0.5^n), or 1 at an end.
+    state, rewards = jnp.zeros((64, 1)), jnp.ones(64)
+    action = jax.random.uniform(jax.random.key(2), (64, 1), minval=-1.0)
+    config = dataclasses.replace(PROBE, discount=0.5)
+    steps = multistep.Steps(state, action, rewards, state, jnp.full(64, num_steps, jnp.uint8))
+    groups = jax.tree.map(lambda x: jnp.broadcast_to(x, (config.num_groups, *x.shape)), steps)
+    transition = replay.Transition(state, action, rewards, state, jnp.zeros(64, bool))
+    update = lambda learner, key: learner_lib.update(
+        learner, groups, transition, None, key, config=config
+    )
+    keys = jax.random.split(jax.random.key(0), 1_500)
+    start = learner_lib.init(jax.random.key(1), config, 1, 1)
+    learner, _ = jax.jit(lambda learner: jax.lax.scan(update, learner, keys))(start)
+    q = q_values(config, learner, state, action)
+    np.testing.assert_allclose(q, value, atol=0.05)
 
 
 def test_truncation_is_bootstrapped():

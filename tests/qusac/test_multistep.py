@@ -26,19 +26,21 @@ def rollout():
 @pytest.mark.parametrize("num_steps", [1, 2, 3, K, K + 3])
 def test_steps_are_those_of_a_loop(rollout, num_steps):
     steps = jax.jit(multistep.along, static_argnums=(1, 2))(rollout, num_steps, DISCOUNT)
+    follows = multistep.discounts(steps, DISCOUNT)
     np.testing.assert_array_equal(steps.observation, rollout.observation)
     np.testing.assert_array_equal(steps.action, rollout.action)
     for b in range(B):
         for k in range(K):
-            reward, discount, last = 0.0, 1.0, k
+            reward, discount, last, count = 0.0, 1.0, k, 0
             for i in range(k, min(k + num_steps, K)):
                 reward += discount * float(rollout.reward[i, b])
                 discount *= DISCOUNT * (not rollout.terminated[i, b])
-                last = i
+                last, count = i, count + 1
                 if rollout.terminated[i, b]:
                     break
             np.testing.assert_allclose(steps.reward[k, b], reward, rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(steps.discount[k, b], discount, rtol=1e-5)
+            assert steps.num_steps[k, b] == (count if discount else 0)
+            np.testing.assert_allclose(follows[k, b], discount, rtol=1e-5)
             np.testing.assert_array_equal(
                 steps.next_observation[k, b], rollout.next_observation[last, b]
             )
@@ -57,5 +59,8 @@ def test_values_of_a_policy_solve_the_equation_for_any_number_of_steps(rollout):
         arrived = np.asarray(steps.next_observation[..., 0], int)
         next_value = np.take_along_axis(value, arrived, axis=0)
         np.testing.assert_allclose(
-            steps.reward + steps.discount * next_value, value[:K], rtol=1e-5, atol=1e-5
+            steps.reward + multistep.discounts(steps, DISCOUNT) * next_value,
+            value[:K],
+            rtol=1e-5,
+            atol=1e-5,
         )

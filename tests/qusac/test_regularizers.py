@@ -50,7 +50,7 @@ def test_critics_trained_with_it_separate_the_first_transitions_of_a_batch_from_
     batch = replay.Transition(
         observation, jnp.zeros((8, 1)), jnp.zeros(8), observation, jnp.ones(8, bool)
     )
-    groups = jax.tree.map(lambda x: x[None], multistep.single(batch, config.discount))
+    groups = jax.tree.map(lambda x: x[None], multistep.single(batch))
     q = {}
     for name in (None, "combo"):
         changed = dataclasses.replace(config, regularizer=name)

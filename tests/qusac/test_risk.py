@@ -80,7 +80,7 @@ def test_the_actor_is_trained_with_the_risk_of_its_update():
         jax.random.normal(keys[2], (4, 3)),
         jnp.zeros(4, bool),
     )
-    steps = multistep.single(batch, config.discount)
+    steps = multistep.single(batch)
     groups = jax.tree.map(lambda x: jnp.stack([x, x]), steps)
     start = learner_lib.init(keys[3], config, 3, 1)
     updated = start

@@ -130,7 +130,7 @@ def test_refill_writes_no_transition_after_termination():
         ),
     )
     empty = replay.init(60, 1, 1)
-    steps = replay.Buffer(multistep.single(empty.data, 0.9), *empty[1:])
+    steps = replay.Buffer(multistep.single(empty.data), *empty[1:])
     members = jax.tree.map(lambda x: jnp.zeros((N, *x.shape), x.dtype), steps)
     model_data, member_data = rollouts.refill(
         MODEL,
@@ -157,4 +157,4 @@ def test_refill_writes_no_transition_after_termination():
     first = member_data.data.observation[0, :18, 0] == 0.0
     np.testing.assert_allclose(member_data.data.reward[0, :18], np.where(first, 1.9, 1.0))
     np.testing.assert_allclose(member_data.data.reward[1, :9], 2.0)
-    np.testing.assert_array_equal(member_data.data.discount[0, :18], 0.0)
+    np.testing.assert_array_equal(member_data.data.num_steps[0, :18], 0.0)

@@ -7,22 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import online
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen_data
-from tests.test_online import TINY
-
-
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("runs") / "run"
-    assert online.main(["online", *TINY, f"--workdir={workdir}"]) == 0
-    return workdir
 
 
 @pytest.mark.slow
-def test_what_is_learned_from_does_not_change_and_the_agent_does(workdir):
-    saved = SavedRun(workdir)
+def test_what_is_learned_from_does_not_change_and_the_agent_does(tiny_run):
+    saved = SavedRun(tiny_run)
     old = jax.tree.map(lambda x: x[1], saved.state(80))
     config = dataclasses.replace(saved.config, critic_steps=2)
     start = frozen_data.new_agent(saved, old, config, seed=3)
@@ -45,9 +36,9 @@ def test_what_is_learned_from_does_not_change_and_the_agent_does(workdir):
 
 
 @pytest.mark.slow
-def test_a_table_is_printed_and_mistakes_are_one_line(workdir, tmp_path, capsys):
+def test_a_table_is_printed_and_mistakes_are_one_line(tiny_run, tmp_path, capsys):
     changes = tmp_path / "changes.json"
-    command = ["frozen_data", str(workdir), "--num_updates=1", "--episodes=1"]
+    command = ["frozen_data", str(tiny_run), "--num_updates=1", "--episodes=1"]
     changes.write_text(json.dumps({"critic_hidden": [16]}))
     assert frozen_data.main([*command, f"--config_file={changes}"]) == 0
     out = capsys.readouterr().out
