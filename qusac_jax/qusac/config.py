@@ -49,9 +49,9 @@ class DynamicsConfig:
     learn_variance_bounds: bool = checked(True, _fields.boolean)
     # Each member trains on a sample of D with replacement, drawn anew for each fit.
     bootstrap: bool = checked(False, _fields.boolean)
-    # Random functions added to the members' rewards; 0: none.
+    # Random functions added to the members' rewards, in units of the reward; 0: none.
     reward_prior_scale: float = checked(
-        0.0, _fields.at_least(0, "0 is the paper's, 10 explores the sparse pendulum")
+        0.0, _fields.at_least(0, "0 is the paper's, 1 suits rewards of up to 1 a step")
     )
     # One slot of D in this many is held out.
     holdout_every: int = checked(20, _fields.integer(2, "20 holds out 5 % of the data"))

@@ -34,6 +34,18 @@ _PAPER = Config(
         ema_decay=0.0,
     ),
 )
+# Not of the paper, for sparse rewards: seeks what the model knows least and lets go of that within
+# 15,000 steps. Rollouts are long, and every second one starts by value.
+_EXPLORE = Config(
+    method="disagreement",
+    risk_schedule="linear:20:0.5:150000",
+    relative_risk=True,
+    critic_steps=5,
+    rollouts_per_step=200,
+    rollout_length=10,
+    rollout_starts="values",
+    dynamics=DynamicsConfig(clip_observations=True),
+)
 # Batches half of D, half of model data: the data mixing of appendix E.1.
 _OFFLINE_MBPO = dataclasses.replace(_mbpo(Config()), real_ratio=0.5)
 
@@ -41,17 +53,15 @@ PRESETS: Mapping[str, Config] = types.MappingProxyType(
     {
         # Algorithm 2 with the online hyperparameters, and what was found to be better.
         "qusac": Config(),
-        # Not of the paper, for sparse rewards: seeks what the model knows least and lets go of that
-        # within 15,000 steps. Rollouts are long, and every second one starts by value.
-        "explore": Config(
-            method="disagreement",
-            risk_schedule="linear:20:0.5:150000",
-            relative_risk=True,
-            critic_steps=5,
-            rollouts_per_step=200,
-            rollout_length=10,
-            rollout_starts="values",
-            dynamics=DynamicsConfig(clip_observations=True),
+        "explore": _EXPLORE,
+        # The same with the paper's variance. Values can differ only if members expect different
+        # rewards where they have no data: a prior, as in the paper's tabular belief.
+        "explore_upper_bound": dataclasses.replace(
+            _EXPLORE,
+            method="upper_bound",
+            dynamics=dataclasses.replace(
+                _EXPLORE.dynamics, normalize_inputs=True, reward_prior_scale=1.0
+            ),
         ),
         "paper": _PAPER,
         "paper_mbpo": _mbpo(_PAPER),
@@ -116,6 +126,7 @@ def offline(config: Config) -> Config:
             config.dynamics,
             normalize_inputs=True,
             clip_observations=True,
+            reward_prior_scale=0.0,
             patience=5,
             max_epochs=100,
             max_steps=10**6,

@@ -126,10 +126,13 @@ def test_small_sizes_draw_as_many_transitions_however_long_rollouts_are():
     assert drawn == {"qusac": (500, 5), "explore": (500, 10)}
 
 
-def test_nothing_is_explored_offline():
-    config = presets.get("explore", is_offline=True)
+@pytest.mark.parametrize(
+    ("name", "method"), [("explore", "disagreement"), ("explore_upper_bound", "upper_bound")]
+)
+def test_nothing_is_explored_offline(name, method):
+    config = presets.get(name, is_offline=True)
     expected = presets.get("qusac", is_offline=True)
-    assert config == dataclasses.replace(expected, method="disagreement")
+    assert config == dataclasses.replace(expected, method=method)
     assert (config.risk, config.risk_schedule) == (-1.0, None)
 
 
