@@ -1,4 +1,4 @@
-"""Where rollouts of the model start: anywhere in D, or at all values alike.
+"""Where rollouts of the model start: anywhere in D, or at the best states and on the way to them.
 
 Axes: B rollouts, O observation size.
 """
@@ -24,16 +24,15 @@ def uniform(real: replay.Buffer) -> Starts:
 def by_value(
     real: replay.Buffer, score: Score, key: chex.PRNGKey, *, chunks: int, size: int
 ) -> Starts:
-    """States of D, every second one drawn so that all values between the extremes are as frequent.
+    """States of D, every second one by its rank: the best ten are as frequent as the next ninety.
 
     Under a sparse reward good states are rare in D: uniform starts leave them at once and hardly
-    ever come back, so that what is known is not practised. Here a level is drawn uniformly between
-    the least and the largest score of a pool of states, and the rollout starts at the state whose
-    score is next above it. However rare the best states are, the upper half of the range has half
-    of these starts, and the states in between, from where the best ones must be reached, their
-    share, too. Equal scores are equally likely; unit and offset of the scores do not matter. Every
-    state of D stays a start. Targets of critics and U-net are as before: only how often a state is
-    trained on changes.
+    ever come back, so that what is known is not practised. Here states of a pool are ranked by
+    their score, and the logarithm of the rank is drawn uniformly. However rare the best states are,
+    they have their share of these starts, and so have the ten and a hundred times as many states
+    from where they must be reached. Equal scores are equally likely; only the order of the scores
+    matters. Every state of D stays a start. Targets of critics and U-net are as before: only how
+    often a state is trained on changes.
 
     Args:
         real: D.
@@ -47,14 +46,16 @@ def by_value(
     """
     pool = replay.sample(real, key, chunks * size).observation
     scores = jax.lax.map(score, pool.reshape(chunks, size, -1)).reshape(-1)
+    num_states = len(pool)
     order = jnp.argsort(scores)
     pool, scores = pool[order], scores[order]
 
     def starts(key: chex.PRNGKey, count: int) -> jax.Array:
-        key_uniform, key_level, key_tie = jax.random.split(key, 3)
+        key_uniform, key_rank, key_tie = jax.random.split(key, 3)
         anywhere = replay.sample(real, key_uniform, count).observation
-        levels = jax.random.uniform(key_level, (count // 2,), minval=scores[0], maxval=scores[-1])
-        first = jnp.minimum(jnp.searchsorted(scores, levels), len(pool) - 1)
+        log_rank = jax.random.uniform(key_rank, (count // 2,), maxval=jnp.log(num_states))
+        rank = jnp.clip(jnp.exp(log_rank).astype(jnp.int32), 1, num_states)
+        first = jnp.searchsorted(scores, scores[num_states - rank])
         equal = jnp.searchsorted(scores, scores[first], side="right") - first
         tie = jax.random.randint(key_tie, first.shape, 0, equal)
         return anywhere.at[1::2].set(pool[first + tie])
