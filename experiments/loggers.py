@@ -23,7 +23,7 @@ _SECTIONS: Mapping[str, Sequence[str]] = {
         "expected_std",
         "local_uncertainty",
     ),
-    "policy": ("alpha", "entropy"),
+    "policy": ("alpha", "entropy", "risk"),
     "model": (
         "fit_epochs",
         "noise_variance",

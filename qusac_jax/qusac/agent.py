@@ -176,6 +176,11 @@ def _learn(
 
     keys = jax.random.split(key, num_updates)
     learner, metrics = jax.lax.scan(update, state.learner, keys)
+    if config.risk_awaits_reward:
+        # One look at D's rewards a call is nothing beside the updates; a flag would be more state.
+        counted = jnp.any(state.replay.data.reward > 0.0)
+        count = jnp.where(counted, learner.num_updates, state.learner.num_updates)
+        learner = learner._replace(num_updates=count)
     return state._replace(learner=learner), jax.tree.map(lambda x: x[-1], metrics)
 
 

@@ -95,6 +95,8 @@ class Config:
     method: str = "upper_bound"  # qvariance of Algorithm 1, line 4
     risk: float = checked(1.0, _fields.finite)  # λ of eq. (9), policy_opt: > 0 seeks, < 0 avoids
     risk_schedule: str | None = None  # KIND:START:END:UPDATES in place of risk, see `risk.parse`
+    # The schedule begins when D has a positive reward: before, there is nothing to exploit.
+    risk_awaits_reward: bool = checked(False, _fields.boolean)
     # λ counts sqrt(U) in units of the largest that the local uncertainty of recent batches allows.
     relative_risk: bool = checked(False, _fields.boolean)
     num_members: int = checked(5, _fields.integer(1))  # N, dynamics models and critic groups
@@ -165,6 +167,11 @@ class Config:
             )
         if self.risk_schedule is not None:
             risk_lib.parse(self.risk_schedule)
+        if self.risk_awaits_reward and self.risk_schedule is None:
+            raise ValueError(
+                "risk_awaits_reward holds back a risk_schedule, and there is none; give one, such "
+                "as linear:1:0:100000, or set risk_awaits_reward=False"
+            )
         if self.relative_risk and not self.uses_unet:
             propagating = [name for name, one in uncertainty.METHODS.items() if one.local]
             raise ValueError(

@@ -53,14 +53,15 @@ def diagnose(
         Named scalars: `mean_q`, `mean_sqrt_u`, `max_sqrt_u`, `sqrt_u_bound` (the largest sqrt(U)
         that the local uncertainty of recent batches allows; NaN without a U-net), `critic_spread`
         (root of the mean variance over members), `critic_spread_centered` (the same without what
-        members differ in by a constant), `alpha`, `entropy`, `rewarded_share_replay`,
-        `replay_size`, and with a model `rewarded_share_model`, `rewarded_predicted` (the part of
-        the reward of rewarded transitions in D, of at most B of them, that the model predicts in
-        the mean; 0 where there are none) and `noise_variance` (of the members' Gaussians, mean over
-        members, targets and D: with a good model about its held-out squared error). With learned
-        terminations `missed_ends` and `false_ends`: the share of the ends in the part of D that
-        fits hold out which the model does not predict, and the share of the other transitions there
-        for which it predicts one; 0 where there are none.
+        members differ in by a constant), `alpha`, `entropy`, `risk` (λ, before `relative_risk`
+        divides it), `rewarded_share_replay`, `replay_size`, and with a model
+        `rewarded_share_model`, `rewarded_predicted` (the part of the reward of rewarded transitions
+        in D, of at most B of them, that the model predicts in the mean; 0 where there are none) and
+        `noise_variance` (of the members' Gaussians, mean over members, targets and D: with a good
+        model about its held-out squared error). With learned terminations `missed_ends` and
+        `false_ends`: the share of the ends in the part of D that fits hold out which the model does
+        not predict, and the share of the other transitions there for which it predicts one; 0 where
+        there are none.
     """
     source = state.replay if state.model_data is None else state.model_data
     key_batch, key_values = jax.random.split(key)
@@ -119,6 +120,7 @@ def describe_values(
         "critic_spread_centered": jnp.sqrt(jnp.mean(centered)),
         "alpha": jnp.exp(state.log_temperature),
         "entropy": -jnp.mean(log_prob),
+        "risk": jnp.asarray(estimates.scheduled_risk(parts, state), jnp.float32),
     }
 
 

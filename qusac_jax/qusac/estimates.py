@@ -134,17 +134,23 @@ def value_std(
     return jnp.zeros(q.shape[-1])
 
 
+def scheduled_risk(parts: Parts, learner: Learner) -> jax.Array | float:
+    """λ at this point of the run, `[]`, eq. (9), policy_opt."""
+    config = parts.config
+    if config.risk_schedule is None:
+        return config.risk
+    return jnp.asarray(risk_lib.parse(config.risk_schedule)(learner.num_updates))
+
+
 def current_risk(parts: Parts, learner: Learner) -> jax.Array | float:
-    """What sqrt(U) is multiplied by at this point of the run, `[]`: λ, eq. (9), policy_opt.
+    """What sqrt(U) is multiplied by at this point of the run, `[]`: λ, or in other units.
 
     With `relative_risk` it is λ divided by the largest sqrt(U) that the local uncertainty of recent
     batches allows. What is known least is then worth λ, in units of value, however little is left
     to know, and can be weighed against rewards and the costs of actions.
     """
     config = parts.config
-    risk: jax.Array | float = config.risk
-    if config.risk_schedule is not None:
-        risk = jnp.asarray(risk_lib.parse(config.risk_schedule)(learner.num_updates))
+    risk = scheduled_risk(parts, learner)
     if not config.relative_risk:
         return risk
     largest = jnp.sqrt(config.u_per_local * learner.local_max)

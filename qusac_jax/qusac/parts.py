@@ -28,7 +28,7 @@ class Learner(NamedTuple):
     unet_opt: optax.OptState
     temperature_opt: optax.OptState
     local_max: jax.Array  # [] running maximum of the local uncertainty that is propagated
-    num_updates: jax.Array  # [] int32, gradient updates so far
+    num_updates: jax.Array  # [] int32, gradient updates that risk_schedule has counted
 
 
 class Parts(NamedTuple):

@@ -34,11 +34,12 @@ _PAPER = Config(
         ema_decay=0.0,
     ),
 )
-# Not of the paper, for sparse rewards: seeks what the model knows least and lets go of that within
-# 15,000 steps. Rollouts are long, and every second one starts by value.
+# Not of the paper, for sparse rewards: seeks what the model knows least until there is a reward,
+# and lets go of that within 10,000 steps. Rollouts are long, and every second starts by value.
 _EXPLORE = Config(
     method="disagreement",
-    risk_schedule="linear:20:0.5:150000",
+    risk_schedule="linear:20:0.5:100000",
+    risk_awaits_reward=True,
     relative_risk=True,
     critic_steps=5,
     rollouts_per_step=200,
@@ -107,6 +108,7 @@ def offline(config: Config) -> Config:
         config,
         risk=-1.0 if config.risk else 0.0,
         risk_schedule=None,
+        risk_awaits_reward=False,
         relative_risk=False,
         batch_size=512,
         actor_hidden=(256, 256, 256),

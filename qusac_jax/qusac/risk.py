@@ -1,7 +1,8 @@
 """λ of eq. (9), policy_opt, along a run: from avoiding uncertainty to seeking it, or the other way.
 
 A schedule is written as `KIND:START:END:UPDATES`: it goes from START to END within that many
-gradient updates and stays there.
+gradient updates and stays there. With `Config.risk_awaits_reward`, updates count from when D holds
+a positive reward.
 """
 
 import math

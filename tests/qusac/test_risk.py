@@ -1,15 +1,28 @@
 """Schedules of λ, and that the actor follows them."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax.qusac import estimates, losses, multistep, networks, replay, risk
+from qusac_jax.qusac import (
+    agent,
+    diagnostics,
+    estimates,
+    losses,
+    multistep,
+    networks,
+    presets,
+    replay,
+    risk,
+)
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac.config import Config
+from qusac_jax.task import Task
+from tests.sizes import small
 
 
 @pytest.mark.parametrize(
@@ -42,6 +55,30 @@ def test_schedules_go_from_start_to_end_and_stay(text, values):
 def test_mistakes_are_named_when_the_config_is_made(text, message):
     with pytest.raises(ValueError, match=message):
         Config(risk_schedule=text)
+
+
+def test_a_schedule_to_hold_back_is_needed():
+    with pytest.raises(ValueError, match="there is none; give one, such as linear:1:0:100000"):
+        Config(risk_awaits_reward=True)
+
+
+@pytest.mark.parametrize(("awaits", "unrewarded"), [(True, 0), (False, 5)])
+def test_a_schedule_may_wait_for_a_positive_reward(awaits, unrewarded):
+    config = small(
+        dataclasses.replace(
+            presets.get("sac"), risk_schedule="linear:20:0:10", risk_awaits_reward=awaits
+        )
+    )
+    task = Task(3, 1, termination=lambda _, __, next_observation: next_observation[..., 0] > 9.0)
+    run = jax.jit(functools.partial(agent.learn, config=config, task=task, num_updates=5))
+    costs = replay.init(4, 3, 1).data._replace(reward=jnp.array([0.0, -1.0, -0.5, 0.0]))
+    state = agent.observe(agent.init(jax.random.key(0), config=config, task=task), costs)
+    state, _ = run(state)
+    assert int(state.learner.num_updates) == unrewarded
+    values = diagnostics.diagnose(state, jax.random.key(1), config=config, task=task)
+    assert float(values["risk"]) == 20.0 - 2.0 * unrewarded
+    state, _ = run(agent.observe(state, costs._replace(reward=-costs.reward)))
+    assert int(state.learner.num_updates) == unrewarded + 5
 
 
 def test_relative_risk_needs_a_unet():
