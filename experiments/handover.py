@@ -29,6 +29,7 @@ _KEPT = (
     "actor_hidden",
     "critic_hidden",
     "unet_hidden",
+    "normalize_observations",
     "target_entropy",
     "real_ratio",
 )
@@ -48,6 +49,7 @@ _NETWORKS = (
     "actor_hidden",
     "critic_hidden",
     "unet_hidden",
+    "normalize_observations",
 )
 _WARMUP = 3  # steps; D is full of data, so that learning can begin at once
 

@@ -19,7 +19,7 @@ from experiments.run_setup import Setup
 from experiments.termination_check import TerminationCheck
 from qusac_jax import datasets, qusac
 from qusac_jax.checkpoint import Checkpointer, CheckpointError
-from qusac_jax.qusac import replay
+from qusac_jax.qusac import normalization, replay
 from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.qusac.fitting import FitReport
 
@@ -46,6 +46,8 @@ class OfflineRun(Run):
         self._learn = self._mapped(qusac.learn, donate=(0,), num_updates=config.fit_every, **both)
         self._values_at = self._mapped(qusac.diagnostics.values_at, **both)
         self._state = self._state._replace(replay=self._buffer(dataset.transitions()))
+        if config.normalize_observations:
+            self._state = self._mapped(_normalized, donate=(0,))(self._state)
         self._has_announced = False
         self._ends = TerminationCheck(config, task, len(self._seeds), self._mapped)
 
@@ -192,6 +194,12 @@ class OfflineRun(Run):
 
     def _set_host_state(self, host: dict[str, Any]) -> None:
         del host
+
+
+def _normalized(state: qusac.TrainState) -> qusac.TrainState:
+    """The networks with the statistics of D, which nothing has observed before."""
+    observation = state.replay.data.observation
+    return state._replace(learner=normalization.follow(state.learner, observation, 0))
 
 
 def _fit_dynamics(

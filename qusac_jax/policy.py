@@ -114,7 +114,7 @@ class Policy:
         self.action_low, self.action_high = low.astype(np.float32), high.astype(np.float32)
         self.action_size = len(self.action_low)
         self.observation_size = params["params"]["MLP_0"]["Dense_0"]["kernel"].shape[0]
-        actor = networks.Actor(tuple(description["hidden"]), self.action_size)
+        actor = networks.actor(params, tuple(description["hidden"]), self.action_size)
 
         @jax.jit
         def act(observation: jax.Array, key: jax.Array | None) -> jax.Array:
@@ -267,7 +267,7 @@ def _check_weights(
     """Raises `ValueError` if policy.json tells of another network than that of the weights."""
     try:
         size = stacked["params"]["MLP_0"]["Dense_0"]["kernel"].shape[1]
-        actor = networks.Actor(hidden, action_size)
+        actor = networks.actor(stacked, hidden, action_size)
         wanted = jax.eval_shape(actor.init, jax.random.key(0), jnp.zeros(size))
         found = jax.tree.map(lambda x: x.shape[1:], stacked)
         fits = found == jax.tree.map(lambda x: x.shape, wanted)

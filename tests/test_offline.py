@@ -12,6 +12,8 @@ import qusac_jax
 from experiments import cost, offline, online
 from experiments.offline_run import OfflineRun
 from qusac_jax import datasets, environments, qusac
+from qusac_jax.policy import load_actor
+from qusac_jax.qusac import networks
 
 ENV = "gym:tests.short_env:Short-v0"
 DATASET = "short/random-v0"
@@ -160,6 +162,29 @@ def test_dynamics_that_were_fitted_otherwise_are_refused(finished, tmp_path, cap
     assert "fitted with other values (dynamics: " in capsys.readouterr().err
     assert train(tmp_path / "other", f"--dynamics={tmp_path}") == 2
     assert "holds none that fit this run" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_networks_read_observations_in_units_of_the_dataset(dataset, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    arguments = ["--preset=sac", "--num_steps=4", "--config.normalize_observations=True"]
+    assert train(workdir, *arguments) == 0
+    actor, _ = load_actor(workdir)
+    for found, expected in zip(
+        networks.statistics(actor),
+        (dataset.observation.mean(0), dataset.observation.var(0)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, np.broadcast_to(expected, (2, 3)), rtol=1e-4, atol=1e-6)
+    # Online they are taken over, and follow what comes to the dataset.
+    online_run = tmp_path / "online"
+    asked = [*ONLINE, f"--init_from={workdir}", "--preset=sac", f"--workdir={online_run}"]
+    assert online.main(asked) == 0
+    means = [networks.statistics(load_actor(path)[0])[0] for path in (workdir, online_run)]
+    assert 0 < np.abs(means[1] - means[0]).max() < 0.2 * dataset.observation.std()
+    capsys.readouterr()
+    assert online.main([*asked, "--config.normalize_observations=False"]) == 2
+    assert "has normalize_observations True, got False" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ import numpy as np
 
 from qusac_jax._checks import is_concrete
 from qusac_jax.qusac import learner as learner_lib
-from qusac_jax.qusac import multistep, replay
+from qusac_jax.qusac import multistep, normalization, replay
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.model import fit, predict, predictor, refresh, roll_out, termination
 from qusac_jax.qusac.replay import Buffer
@@ -62,7 +62,8 @@ def observe(state: TrainState, transitions: Transition) -> TrainState:
     Raises:
         ValueError: if B exceeds the capacity.
     """
-    return state._replace(replay=replay.add(state.replay, transitions))
+    learner = normalization.follow(state.learner, transitions.observation, state.replay.size)
+    return state._replace(learner=learner, replay=replay.add(state.replay, transitions))
 
 
 def learn(

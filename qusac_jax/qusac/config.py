@@ -127,6 +127,7 @@ class Config:
     target_rate: float = checked(0.005, _fields.fraction)  # τ, Polyak step of targets per update
     initial_temperature: float = checked(1.0, _fields.positive)  # α at the start
     target_entropy: float | None = checked(None, _fields.finite_or_none)  # None: minus action size
+    normalize_observations: bool = checked(False, _fields.boolean)  # by the statistics of D
     critic_init_gain: float = checked(1.0, _fields.positive)  # of the orthogonal weights
     regularizer: str | None = None  # of the critics: combo, or None
     regularizer_weight: float = checked(  # of it, beside the squared residuals; combo: 2 β

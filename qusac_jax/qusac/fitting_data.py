@@ -7,13 +7,10 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax.qusac import replay
+from qusac_jax.qusac import networks, replay
 from qusac_jax.qusac.config import DynamicsConfig
 from qusac_jax.qusac.dynamics import Dynamics, scale_inputs
 
-# Below this variance a column is constant: it carries no information, and dividing by its
-# deviation would carry noise.
-_MIN_VARIANCE = 1e-12
 # Bits that a word leaves for the slot's number when an epoch is shuffled; see `shuffle`.
 _MAX_SLOT_BITS = 17
 
@@ -89,7 +86,7 @@ def _mean_and_std(x: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:
     count = jnp.maximum(size, 1)
     mean = jnp.sum(jnp.where(valid, x, 0.0), axis=0) / count
     var = jnp.sum(jnp.where(valid, jnp.square(x - mean), 0.0), axis=0) / count
-    return mean, jnp.where(var > _MIN_VARIANCE, jnp.sqrt(var), 1.0)
+    return mean, networks.deviation(var)
 
 
 def _with_observation_range(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:

@@ -31,6 +31,11 @@ _TERMINATION, _TERMINATION_HIDDEN = "termination", (64, 64)
 # Newton-Schulz iterations of `orthogonal`: a singular value grows by 3/2 in each until near 1,
 # then converges quadratically. 50 do for values down to 1e-7 of the norm.
 _ORTHOGONAL_ITERATIONS = 50
+# Below this variance a column is constant: it carries no information, and dividing by its
+# deviation would carry noise.
+_MIN_VARIANCE = 1e-12
+# The part of actor, critics and U-net that knows the statistics of observations.
+_STATISTICS = "statistics"
 # Where the soft bounds of the members' log variances start.
 _MIN_LOG_VAR, _MAX_LOG_VAR = -10.0, 0.5
 
@@ -111,18 +116,63 @@ class MLP(nn.Module):
         return Dense(self.features, *options)(x)
 
 
+def deviation(variance: jax.Array) -> jax.Array:
+    """Standard deviation, by which data are divided: 1 for what is constant."""
+    return jnp.where(variance > _MIN_VARIANCE, jnp.sqrt(variance), 1.0)
+
+
+class Normalize(nn.Module):
+    """Observations in standard deviations from their mean, `[..., O] -> [..., O]`.
+
+    Mean and variance stand among the parameters, so that they are wherever the weights are. No
+    gradient changes them; `qusac_jax.qusac.normalization` sets them.
+    """
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        """Mean 0 and variance 1 until they are set, which leaves observations as they are."""
+        shape = observation.shape[-1:]
+        mean = self.param("mean", nn.initializers.zeros, shape)
+        variance = self.param("variance", nn.initializers.ones, shape)
+        mean, variance = jax.lax.stop_gradient((mean, variance))
+        return (observation - mean) / deviation(variance)
+
+
+def _normalized(observation: jax.Array, normalize: bool) -> jax.Array:
+    """What a network reads of an observation; to be called in the network's `__call__`."""
+    return Normalize(name=_STATISTICS)(observation) if normalize else observation
+
+
+def statistics(params: Params) -> tuple[jax.Array, jax.Array] | None:
+    """Mean and variance `[..., O]` that a network normalizes by, None if it does not."""
+    found = params["params"].get(_STATISTICS)
+    return None if found is None else (found["mean"], found["variance"])
+
+
+def with_statistics(params: Params, mean: jax.Array, variance: jax.Array) -> Params:
+    """The parameters of a network that normalizes, with this mean and variance `[O]`."""
+    layers = params["params"] | {_STATISTICS: {"mean": mean, "variance": variance}}
+    return params | {"params": layers}
+
+
 class Actor(nn.Module):
     """Mean and log standard deviation of the Gaussian before the tanh."""
 
     hidden: tuple[int, ...]
     action_size: int
+    normalize: bool = False
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
         """`[..., O] -> ([..., A], [..., A])`."""
-        output = MLP(self.hidden, 2 * self.action_size)(observation)
+        output = MLP(self.hidden, 2 * self.action_size)(_normalized(observation, self.normalize))
         mean, log_std = jnp.split(output, 2, axis=-1)
         return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
+
+
+def actor(params: Params, hidden: tuple[int, ...], action_size: int) -> Actor:
+    """The module that these parameters are of."""
+    return Actor(hidden, action_size, statistics(params) is not None)
 
 
 class Critic(nn.Module):
@@ -132,11 +182,12 @@ class Critic(nn.Module):
     num_groups: int
     num_critics: int
     init_gain: float = 1.0
+    normalize: bool = False
 
     @nn.compact
     def __call__(self, observation: jax.Array, action: jax.Array) -> jax.Array:
         """`[B, O], [B, A]` (all see the same) or `[N, B, O], [N, B, A]` -> `[N, M, B]`."""
-        x = jnp.concatenate([observation, action], axis=-1)
+        x = jnp.concatenate([_normalized(observation, self.normalize), action], axis=-1)
         if x.ndim == 3:
             x = x[:, None]
         mlp = MLP(
@@ -157,11 +208,13 @@ class UNet(nn.Module):
     """
 
     hidden: tuple[int, ...]
+    normalize: bool = False
 
     @nn.compact
     def __call__(self, observation: jax.Array, action: jax.Array) -> jax.Array:
         """`[B, O], [B, A] -> [B]` log U, which `to_std` and `to_variance` read."""
-        return MLP(self.hidden, 1)(jnp.concatenate([observation, action], axis=-1))[..., 0]
+        inputs = jnp.concatenate([_normalized(observation, self.normalize), action], axis=-1)
+        return MLP(self.hidden, 1)(inputs)[..., 0]
 
 
 def to_variance(log_u: jax.Array) -> jax.Array:

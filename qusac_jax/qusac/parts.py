@@ -50,16 +50,25 @@ def build(config: Config, action_size: int) -> Parts:
     return Parts(
         config=config,
         method=uncertainty.METHODS[config.method],
-        actor=networks.Actor(config.actor_hidden, action_size),
+        actor=actor(config, action_size),
         critic=networks.Critic(
-            config.critic_hidden, config.num_groups, config.num_critics, config.critic_init_gain
+            config.critic_hidden,
+            config.num_groups,
+            config.num_critics,
+            config.critic_init_gain,
+            config.normalize_observations,
         ),
-        unet=networks.UNet(config.unet_hidden),
+        unet=networks.UNet(config.unet_hidden, config.normalize_observations),
         actor_optimizer=optax.adam(config.actor_learning_rate),
         critic_optimizer=optax.adam(config.critic_learning_rate),
         unet_optimizer=optax.adam(config.unet_learning_rate),
         temperature_optimizer=optax.adam(config.temperature_learning_rate),
     )
+
+
+def actor(config: Config, action_size: int) -> networks.Actor:
+    """The architecture of the policy."""
+    return networks.Actor(config.actor_hidden, action_size, config.normalize_observations)
 
 
 def init(key: chex.PRNGKey, config: Config, observation_size: int, action_size: int) -> Learner:

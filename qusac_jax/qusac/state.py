@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import learner as learner_lib
-from qusac_jax.qusac import multistep, networks, replay, rollouts
+from qusac_jax.qusac import multistep, networks, parts, replay, rollouts
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.replay import Buffer
 from qusac_jax.task import Task, Transition
@@ -91,7 +91,7 @@ def act(
     Returns:
         `[..., A]` in [-1, 1].
     """
-    module = networks.Actor(config.actor_hidden, task.action_size)
+    module = parts.actor(config, task.action_size)
     if key is None:
         return networks.mean_action(module, actor, observation)
     return networks.sample_action(module, actor, observation, key)[0]

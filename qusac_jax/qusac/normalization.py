@@ -1,0 +1,51 @@
+"""Observations of the scale of 1, whatever the environment's units are.
+
+A velocity of a few millimetres a step, and a target of a centimetre's width, are next to nothing
+for a network whose inputs are taken to be of the scale of 1. With `Config.normalize_observations`
+actor, critics, U-net and their targets read observations in standard deviations of D from their
+mean (`Normalize` in `qusac_jax.qusac.networks`). The dynamics have an option of their own,
+`DynamicsConfig.normalize_inputs`.
+
+Axes: B observations, O observation size.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from qusac_jax.qusac import networks
+from qusac_jax.qusac.parts import Learner
+
+
+def follow(learner: Learner, observation: jax.Array, num_before: jax.Array | int) -> Learner:
+    """The learner with statistics that take in what is new in D; as it is, if it has none.
+
+    Every network changes by little, and all of them at once, so that they go on agreeing.
+
+    Args:
+        learner: whose statistics are those of what D has held.
+        observation: `[B, O]`, new in D.
+        num_before: observations that the statistics stand for, `[]`. With the size of a D that is
+            full they follow what it holds as a moving average.
+
+    Returns:
+        The learner, for all of whose networks the new statistics hold.
+    """
+    found = networks.statistics(learner.actor)
+    if found is None:
+        return learner
+    mean, variance = found
+    share = len(observation) / (num_before + len(observation))
+    shift = jnp.mean(observation, axis=0) - mean
+    growth = jnp.var(observation, axis=0) - variance + (1.0 - share) * jnp.square(shift)
+    return _with_statistics(learner, mean + share * shift, variance + share * growth)
+
+
+def _with_statistics(learner: Learner, mean: jax.Array, variance: jax.Array) -> Learner:
+    networks_of = ("actor", "critic", "target_critic", "unet", "target_unet")
+    return learner._replace(
+        **{
+            name: networks.with_statistics(params, mean, variance)
+            for name in networks_of
+            if (params := getattr(learner, name)) is not None
+        }
+    )
