@@ -232,7 +232,7 @@ def test_an_offline_agent_goes_on_online(finished, dataset, tmp_path, capsys):
     assert online.main([*arguments, "--config.risk_schedule=linear:-1:1:100"]) == 0
     config = json.loads((workdir / "config.json").read_text())["config"]
     assert config["critic_hidden"] == [8]
-    assert config["dynamics"]["normalize_inputs"]
+    assert config["dynamics"]["normalize_inputs"] == "deviation"
     assert config["real_ratio"] == 0.5
     rows = rows_of(workdir)
     # D holds the dataset before the first step, and one transition more after each.

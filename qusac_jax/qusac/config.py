@@ -12,11 +12,13 @@ from qusac_jax.qusac.penalties import PENALTIES
 from qusac_jax.qusac.regularizers import REGULARIZERS
 
 CriticData = Literal["member", "model", "replay"]
+InputScale = Literal["no", "deviation", "range"]
 StopRule = Literal["target", "mean"]
 RolloutStarts = Literal["uniform", "values"]
 
 METHODS: tuple[str, ...] = tuple(uncertainty.METHODS)
 CRITIC_DATA: tuple[str, ...] = get_args(CriticData)
+INPUT_SCALES: tuple[str, ...] = get_args(InputScale)
 STOP_RULES: tuple[str, ...] = get_args(StopRule)
 ROLLOUT_STARTS: tuple[str, ...] = get_args(RolloutStarts)
 # The first fit sees one transition fewer than the warm-up has steps, and holds the first of them
@@ -38,7 +40,9 @@ class DynamicsConfig:
     hidden: tuple[int, ...] = checked((200, 200, 200, 200), _fields.layer_sizes)  # of each member
     learning_rate: float = checked(1e-3, _fields.positive)  # of Adam
     init_scale: float = checked(2.0, _fields.positive)  # widens the truncated-normal weights
-    normalize_inputs: bool = checked(False, _fields.boolean)  # by the statistics of D
+    # By D: less their mean, in standard deviations, or less the middle of their range, in units of
+    # a uniform distribution's deviation over it. In those, what is rare in D is not far off.
+    normalize_inputs: InputScale = "no"
     # Rollouts stay inside the range that the observations of D have, per dimension.
     clip_observations: bool = checked(False, _fields.boolean)
     # Members learn from D when an episode ends; rollouts ask them instead of `Task.termination`.
@@ -72,6 +76,7 @@ class DynamicsConfig:
 
     def __post_init__(self) -> None:
         """Checks every field."""
+        _fields.check_choice("normalize_inputs", self.normalize_inputs, INPUT_SCALES)
         _fields.check_choice("stop_rule", self.stop_rule, STOP_RULES)
         _fields.check_fields(self)
 

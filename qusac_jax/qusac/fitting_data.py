@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from qusac_jax.qusac import networks, replay
-from qusac_jax.qusac.config import DynamicsConfig
+from qusac_jax.qusac.config import DynamicsConfig, InputScale
 from qusac_jax.qusac.dynamics import Dynamics, scale_inputs
 
 # Bits that a word leaves for the slot's number when an epoch is shuffled; see `shuffle`.
@@ -67,16 +67,22 @@ def with_statistics(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsC
     """The dynamics with the statistics of D, those of its inputs and its range where asked for."""
     change = buffer.data.next_observation - buffer.data.observation
     dynamics = dynamics._replace(change_std=_mean_and_std(change, buffer.size)[1])
-    if config.normalize_inputs:
-        dynamics = _with_input_statistics(dynamics, buffer)
+    if config.normalize_inputs != "no":
+        dynamics = _with_input_statistics(dynamics, buffer, config.normalize_inputs)
     if config.clip_observations:
         dynamics = _with_observation_range(dynamics, buffer)
     return dynamics
 
 
-def _with_input_statistics(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:
+def _with_input_statistics(
+    dynamics: Dynamics, buffer: replay.Buffer, scale: InputScale
+) -> Dynamics:
     inputs = jnp.concatenate([buffer.data.observation, buffer.data.action], axis=-1)
-    mean, std = _mean_and_std(inputs, buffer.size)
+    if scale == "range":
+        low, high = _range(inputs, buffer.size)
+        mean, std = (low + high) / 2, networks.deviation(jnp.square(high - low) / 12)
+    else:
+        mean, std = _mean_and_std(inputs, buffer.size)
     return dynamics._replace(input_mean=mean, input_std=std)
 
 
@@ -89,13 +95,17 @@ def _mean_and_std(x: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:
     return mean, networks.deviation(var)
 
 
+def _range(x: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Least and largest values `[I]` of the first `size` rows of `x` `[C, I]`."""
+    valid = (jnp.arange(x.shape[0]) < size)[:, None]
+    lowest = jnp.min(jnp.where(valid, x, jnp.inf), axis=0)
+    return lowest, jnp.max(jnp.where(valid, x, -jnp.inf), axis=0)
+
+
 def _with_observation_range(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:
     """With next observations: what ends an episode is reached by them only."""
-    data = buffer.data
-    valid = (jnp.arange(data.reward.shape[0]) < buffer.size)[:, None]
-    lowest = lambda x: jnp.min(jnp.where(valid, x, jnp.inf), axis=0)
-    highest = lambda x: jnp.max(jnp.where(valid, x, -jnp.inf), axis=0)
+    low, high = _range(buffer.data.observation, buffer.size)
+    next_low, next_high = _range(buffer.data.next_observation, buffer.size)
     return dynamics._replace(
-        observation_min=jnp.minimum(lowest(data.observation), lowest(data.next_observation)),
-        observation_max=jnp.maximum(highest(data.observation), highest(data.next_observation)),
+        observation_min=jnp.minimum(low, next_low), observation_max=jnp.maximum(high, next_high)
     )

@@ -24,7 +24,7 @@ _PAPER = Config(
     clip_u=False,
     gap_samples=10,
     dynamics=DynamicsConfig(
-        normalize_inputs=True,
+        normalize_inputs="deviation",
         learn_variance_bounds=False,
         bootstrap=True,
         nll_beta=0.0,
@@ -36,6 +36,7 @@ _PAPER = Config(
 )
 # Not of the paper, for sparse rewards: seeks what the model knows least until there is a reward,
 # and lets go of that within 10,000 steps. Rollouts are long, and every second starts by value.
+# Observations are of the scale of 1 for all networks, whatever their units.
 _EXPLORE = Config(
     method="disagreement",
     risk_schedule="linear:20:0.5:100000",
@@ -45,7 +46,8 @@ _EXPLORE = Config(
     rollouts_per_step=200,
     rollout_length=10,
     rollout_starts="values",
-    dynamics=DynamicsConfig(clip_observations=True),
+    normalize_observations=True,
+    dynamics=DynamicsConfig(normalize_inputs="range", clip_observations=True),
 )
 # Batches half of D, half of model data: the data mixing of appendix E.1.
 _OFFLINE_MBPO = dataclasses.replace(_mbpo(Config()), real_ratio=0.5)
@@ -60,9 +62,7 @@ PRESETS: Mapping[str, Config] = types.MappingProxyType(
         "explore_upper_bound": dataclasses.replace(
             _EXPLORE,
             method="upper_bound",
-            dynamics=dataclasses.replace(
-                _EXPLORE.dynamics, normalize_inputs=True, reward_prior_scale=1.0
-            ),
+            dynamics=dataclasses.replace(_EXPLORE.dynamics, reward_prior_scale=1.0),
         ),
         "paper": _PAPER,
         "paper_mbpo": _mbpo(_PAPER),
@@ -121,12 +121,13 @@ def offline(config: Config) -> Config:
         rollouts_per_step=50,
         rollout_length=15,
         rollout_starts="uniform",
+        normalize_observations=False,
         critic_steps=1,
         retain_refreshes=5,
         # One fit, on all of the data, until it is done.
         dynamics=dataclasses.replace(
             config.dynamics,
-            normalize_inputs=True,
+            normalize_inputs="deviation",
             clip_observations=True,
             reward_prior_scale=0.0,
             patience=5,

@@ -264,10 +264,16 @@ def test_inputs_are_scaled_by_the_statistics_of_the_buffer():
     data = linear_gaussian(jax.random.key(0), 300)
     data = data._replace(observation=100.0 + 10.0 * data.observation)
     buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
-    dynamics, _ = fit(fresh(), buffer, jax.random.key(1), max_epochs=1, normalize_inputs=True)
     inputs = np.concatenate([data.observation, data.action], axis=1)
+    options = {"max_epochs": 1}
+    dynamics, _ = fit(fresh(), buffer, jax.random.key(1), normalize_inputs="deviation", **options)
     np.testing.assert_allclose(dynamics.input_mean, inputs.mean(0), rtol=1e-3)
     np.testing.assert_allclose(dynamics.input_std, inputs.std(0), rtol=1e-3)
+    dynamics, _ = fit(fresh(), buffer, jax.random.key(1), normalize_inputs="range", **options)
+    # All inputs between -sqrt(3) and sqrt(3), where a uniform distribution of deviation 1 lies.
+    scaled = (inputs - dynamics.input_mean) / dynamics.input_std
+    np.testing.assert_allclose(scaled.min(0), -np.sqrt(3), rtol=1e-4)
+    np.testing.assert_allclose(scaled.max(0), np.sqrt(3), rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -316,7 +322,7 @@ def test_learned_ends_are_those_of_the_data_and_leave_the_fit_alone():
     buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
     start = dynamics_lib.init(model, jax.random.key(0), action_size=1, learning_rate=3e-3)
     chex.assert_trees_all_equal(without_ends(start.params), fresh().params)
-    options = {"max_epochs": 20, "patience": 20, "normalize_inputs": True}
+    options = {"max_epochs": 20, "patience": 20, "normalize_inputs": "deviation"}
     learned, _ = fit(start, buffer, jax.random.key(1), model, learn_termination=True, **options)
     plain, _ = fit(fresh(), buffer, jax.random.key(1), **options)
     chex.assert_trees_all_close(without_ends(learned.params), plain.params, rtol=1e-3, atol=1e-4)
