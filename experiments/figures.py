@@ -91,7 +91,8 @@ def curve_styles(
     """Colours and lines of curves.
 
     Settings count where runs of one method on one task differ in them. The commonest value of each
-    makes up the first settings, `a`; others are what they have different from these.
+    makes up the first settings, `a`, or where no run has all of these, those of a run near to them;
+    others are what they have different from `a`.
 
     Returns:
         By task and label how a curve is drawn, and by letter what its settings are; the latter is
@@ -113,11 +114,24 @@ def curve_styles(
         commonest[name] = min(
             counts, key=lambda word: (-counts[word], word.startswith("no "), word)
         )
-    special = {}
-    for curve in curves:
+
+    def described(curve: Curve) -> dict[str, str]:
         own = [name for name in names if ((curve.env, curve.name), name) in words]
-        described = zip(own, run_reader.describe(curve.settings, own), strict=True)
-        special[curve.env, curve.label] = tuple(w for n, w in described if w != commonest[n])
+        return dict(zip(own, run_reader.describe(curve.settings, own), strict=True))
+
+    def differences() -> dict[tuple[str, str], tuple[str, ...]]:
+        return {
+            (curve.env, curve.label): tuple(
+                word for name, word in described(curve).items() if word != commonest[name]
+            )
+            for curve in curves
+        }
+
+    special = differences()
+    if () not in special.values():  # what is commonest one by one, no run has together
+        nearest = min(curves, key=lambda curve: len(special[curve.env, curve.label]))
+        commonest |= described(nearest)
+        special = differences()
     counts = collections.Counter(special[curve.env, curve.label] for curve in curves)
     counts[()] = len(curves)
     ordered = sorted(counts, key=lambda key: (-counts[key], key))

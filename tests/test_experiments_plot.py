@@ -277,6 +277,19 @@ def test_methods_keep_their_colours_and_settings_have_lines_and_letters(tmp_path
     assert figures.curve_styles(curves[:1])[1] == {}
 
 
+def test_the_first_settings_are_those_of_a_run(tmp_path):
+    runs = []
+    for seed, settings in enumerate(({"risk": 0.3, "length": 5}, {"risk": 1.0, "length": 25})):
+        rows = rows_for([seed], [5.0], (0, 100))
+        run = write_run(tmp_path / str(seed), "pendulum", "pombu", rows)
+        runs.append(with_settings(run, **settings))
+    # The commonest of both would be a length of 25 and a risk of 0.3.
+    styles, spelled = figures.curve_styles(run_reader.read_runs(runs))
+    assert spelled == {"a": "length=5   risk=0.3", "b": "a, but length=25   risk=1.0"}
+    assert [look.letter for look in styles.values()] == ["a", "b"]
+    assert plot.main(["plot", *map(str, runs), f"--output={tmp_path}"]) == 0
+
+
 def test_settings_that_only_some_runs_know(tmp_path):
     known, gone = [{"risk": 1.0}, {}], [{"no_longer_there": 1.0}, {}]
     assert run_reader.differing(known) == ["risk"]
