@@ -132,9 +132,9 @@ def curve_styles(
         nearest = min(curves, key=lambda curve: len(special[curve.env, curve.label]))
         commonest |= described(nearest)
         special = differences()
-    counts = collections.Counter(special[curve.env, curve.label] for curve in curves)
-    counts[()] = len(curves)
-    ordered = sorted(counts, key=lambda key: (-counts[key], key))
+    num_runs = collections.Counter(special[curve.env, curve.label] for curve in curves)
+    num_runs[()] = len(curves)
+    ordered = sorted(num_runs, key=lambda key: (-num_runs[key], key))
     styles = {}
     for curve in curves:
         place = ordered.index(special[curve.env, curve.label])
