@@ -12,6 +12,7 @@ import optax
 
 from qusac_jax.qusac import networks
 from qusac_jax.qusac.config import DynamicsConfig
+from qusac_jax.qusac.dynamics_network import DynamicsNetwork, termination_logits
 from qusac_jax.task import TerminationFn
 
 
@@ -29,9 +30,9 @@ class Dynamics(NamedTuple):
     observation_max: jax.Array  # [O]
 
 
-def module(config: DynamicsConfig, *, observation_size: int, num_members: int) -> networks.Dynamics:
+def module(config: DynamicsConfig, *, observation_size: int, num_members: int) -> DynamicsNetwork:
     """The members' architecture."""
-    return networks.Dynamics(
+    return DynamicsNetwork(
         config.hidden,
         observation_size,
         num_members,
@@ -48,7 +49,7 @@ def optimizer(learning_rate: float) -> optax.GradientTransformation:
 
 
 def init(
-    model: networks.Dynamics,
+    model: DynamicsNetwork,
     key: chex.PRNGKey,
     *,
     action_size: int,
@@ -71,7 +72,7 @@ def init(
 
 
 def predict(
-    model: networks.Dynamics, dynamics: Dynamics, observation: jax.Array, action: jax.Array
+    model: DynamicsNetwork, dynamics: Dynamics, observation: jax.Array, action: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Gaussian over the next observation and the reward, per member.
 
@@ -90,7 +91,7 @@ def predict(
     return mean, jnp.exp(0.5 * log_var) * dynamics.noise_scale[:, None]
 
 
-def termination(model: networks.Dynamics, dynamics: Dynamics) -> TerminationFn:
+def termination(model: DynamicsNetwork, dynamics: Dynamics) -> TerminationFn:
     """Whether an episode ends, as the members have learned it: likely to, in their mean.
 
     What a member says depends on the next observation that it is asked about, and not on the one
@@ -107,7 +108,7 @@ def termination(model: networks.Dynamics, dynamics: Dynamics) -> TerminationFn:
     def ends(observation: jax.Array, action: jax.Array, next_observation: jax.Array) -> jax.Array:
         inputs = scale_termination_inputs(dynamics, observation, action, next_observation)
         flat = inputs.reshape(-1, inputs.shape[-1])
-        logits = networks.termination_logits(model, dynamics.params, flat)
+        logits = termination_logits(model, dynamics.params, flat)
         return (jnp.mean(jax.nn.sigmoid(logits), axis=0) > 0.5).reshape(inputs.shape[:-1])
 
     return ends

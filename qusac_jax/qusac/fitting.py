@@ -24,6 +24,7 @@ import optax
 from qusac_jax.qusac import fitting_data, losses, networks, replay
 from qusac_jax.qusac.config import DynamicsConfig
 from qusac_jax.qusac.dynamics import Dynamics, optimizer, scale_termination_inputs
+from qusac_jax.qusac.dynamics_network import DynamicsNetwork, termination_logits
 
 # What draws the soft bounds of the variances together (Chua et al., 2018, appendix A).
 _BOUND_WEIGHT = 0.01
@@ -42,7 +43,7 @@ class FitReport(NamedTuple):
 class _Problem(NamedTuple):
     """What all epochs of a fit read."""
 
-    model: networks.Dynamics
+    model: DynamicsNetwork
     config: DynamicsConfig
     batch_size: int
     dynamics: Dynamics  # as it was, with the scaling of the inputs that this fit uses
@@ -78,7 +79,7 @@ class _Progress(NamedTuple):
 
 
 def fit(
-    model: networks.Dynamics,
+    model: DynamicsNetwork,
     dynamics: Dynamics,
     buffer: replay.Buffer,
     key: chex.PRNGKey,
@@ -231,7 +232,7 @@ def _termination_loss(
     inputs = scale_termination_inputs(
         problem.dynamics, batch.observation, batch.action, batch.next_observation
     )
-    logits = networks.termination_logits(problem.model, params, inputs)
+    logits = termination_logits(problem.model, params, inputs)
     loss = optax.sigmoid_binary_cross_entropy(logits, batch.terminated)
     return jnp.sum(loss * is_there) / jnp.sum(is_there)
 

@@ -21,13 +21,6 @@ Params = Any  # nested dict of arrays
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 # Cap of the U-net's pre-activation: U below e^40 keeps symexp and its gradient finite in float32.
 LOG_U_MAX = 40.0
-# Of the weights of random reward functions. The larger, the rougher the functions, and the more of
-# them is left where there are data: docs/results/deep_decisions.md compares 2, 3
-# and 5.
-_PRIOR_GAIN = 2.0
-_PRIOR_HIDDEN = (64, 64)
-# The part of the dynamics that learns when an episode ends.
-_TERMINATION, _TERMINATION_HIDDEN = "termination", (64, 64)
 # Newton-Schulz iterations of `orthogonal`: a singular value grows by 3/2 in each until near 1,
 # then converges quadratically. 50 do for values down to 1e-7 of the norm.
 _ORTHOGONAL_ITERATIONS = 50
@@ -36,8 +29,6 @@ _ORTHOGONAL_ITERATIONS = 50
 _MIN_VARIANCE = 1e-12
 # The part of actor, critics and U-net that knows the statistics of observations.
 _STATISTICS = "statistics"
-# Where the soft bounds of the members' log variances start.
-_MIN_LOG_VAR, _MAX_LOG_VAR = -10.0, 0.5
 
 
 def stacked(init: nn.initializers.Initializer, stack: Sequence[int]) -> Callable[..., jax.Array]:
@@ -225,96 +216,6 @@ def to_variance(log_u: jax.Array) -> jax.Array:
 def to_std(log_u: jax.Array) -> jax.Array:
     """sqrt(U) `[...]` of the U-net's output `[...]`."""
     return jnp.exp(0.5 * jnp.minimum(log_u, LOG_U_MAX))
-
-
-class Dynamics(nn.Module):
-    """N Gaussian models of (s' - s, r) given (s, a).
-
-    With `reward_prior_scale` > 0 every member's mean reward has a random function of its own added
-    to it, which is never trained (Osband et al., 2018, "Randomized Prior Functions for Deep
-    Reinforcement Learning"). What is trained has to take it away again and does so where there are
-    data; elsewhere the members disagree, as draws from a posterior over rewards would. The standard
-    deviation over members is 0.4 of the scale for inputs of norm 1 and 0.8 for large ones.
-
-    With `learn_termination` there are weights for `termination_logits`, too.
-    """
-
-    hidden: tuple[int, ...]
-    observation_size: int
-    num_members: int
-    init_scale: float = 2.0
-    reward_prior_scale: float = 0.0
-    learn_termination: bool = False
-    learn_variance_bounds: bool = True
-
-    @nn.compact
-    def __call__(self, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """`[B, O + A]` or `[N, B, O + A]` -> mean and log variance, `[N, B, O + 1]` each."""
-        size = self.observation_size + 1
-        stack = (self.num_members,)
-        output = MLP(
-            self.hidden,
-            2 * size,
-            stack,
-            activation=nn.silu,
-            kernel_init=_truncated_normal(self.init_scale),
-            # Its errors are far below the rounding of the reduced precision that accelerators
-            # default to. The other networks' are not, and they keep the default.
-            precision="highest",
-        )(inputs)
-        mean, raw = jnp.split(output, 2, axis=-1)
-        if self.reward_prior_scale:
-            prior = MLP(
-                _PRIOR_HIDDEN,
-                1,
-                stack,
-                kernel_init=orthogonal(_PRIOR_GAIN),
-                precision="highest",
-                name="reward_prior",
-            )(inputs)
-            prior = jax.lax.stop_gradient(self.reward_prior_scale / _PRIOR_GAIN * prior)
-            mean = mean.at[..., -1:].add(prior)
-        if self.learn_termination and self.is_initializing():
-            next_observation = inputs[..., : self.observation_size]
-            _termination_head(self.num_members, _TERMINATION)(
-                jnp.concatenate([inputs, next_observation], axis=-1)
-            )
-        upper = self.param("max_log_var", nn.initializers.constant(_MAX_LOG_VAR), (*stack, size))
-        lower = self.param("min_log_var", nn.initializers.constant(_MIN_LOG_VAR), (*stack, size))
-        if not self.learn_variance_bounds:
-            upper, lower = jax.lax.stop_gradient((upper, lower))
-        # Soft bounds (Chua et al., 2018, appendix A): extrapolated variances stay reasonable.
-        raw = upper[:, None] - jax.nn.softplus(upper[:, None] - raw)
-        return mean, lower[:, None] + jax.nn.softplus(raw - lower[:, None])
-
-
-def _termination_head(num_members: int, name: str | None = None) -> MLP:
-    return MLP(_TERMINATION_HIDDEN, 1, (num_members,), nn.silu, precision="highest", name=name)
-
-
-def termination_logits(model: Dynamics, params: Params, inputs: jax.Array) -> jax.Array:
-    """How sure each member is that an episode ends, as log odds.
-
-    Args:
-        model: with `learn_termination`.
-        params: its parameters.
-        inputs: `[B, O + A + O]` or `[N, B, O + A + O]`: s, a and s', scaled.
-
-    Returns:
-        `[N, B]`.
-    """
-    head = {"params": params["params"][_TERMINATION]}
-    return apply(_termination_head(model.num_members), head, inputs)[..., 0]
-
-
-def _truncated_normal(scale: float) -> nn.initializers.Initializer:
-    """Truncated normal with standard deviation scale / (2 sqrt(fan_in))."""
-
-    def init(key: chex.PRNGKey, shape: Sequence[int], dtype=jnp.float32) -> jax.Array:
-        std = scale / (2.0 * jnp.sqrt(shape[0]))
-        return std * jax.random.truncated_normal(key, -2.0, 2.0, tuple(shape), dtype)
-
-    return init
 
 
 def apply(module: nn.Module, params: Params, *inputs: jax.Array) -> Any:

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import multistep, networks, replay
+from qusac_jax.qusac import multistep, replay
+from qusac_jax.qusac.dynamics_network import DynamicsNetwork
 from qusac_jax.qusac.penalties import Penalty
 from qusac_jax.qusac.starts import Starts
 from qusac_jax.task import TerminationFn
@@ -24,7 +25,7 @@ CHUNK = 2_000
 
 
 def rollout(
-    model: networks.Dynamics,
+    model: DynamicsNetwork,
     dynamics: dynamics_lib.Dynamics,
     policy: Policy,
     termination: TerminationFn,
@@ -119,7 +120,7 @@ def num_chunks(num_rollouts: int, num_members: int) -> tuple[int, int]:
 
 
 def refill(
-    model: networks.Dynamics,
+    model: DynamicsNetwork,
     dynamics: dynamics_lib.Dynamics,
     policy: Policy,
     termination: TerminationFn,

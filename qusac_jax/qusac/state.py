@@ -13,6 +13,7 @@ from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import multistep, networks, parts, replay, rollouts
 from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.dynamics_network import DynamicsNetwork
 from qusac_jax.qusac.replay import Buffer
 from qusac_jax.task import Task, Transition
 
@@ -97,7 +98,7 @@ def act(
     return networks.sample_action(module, actor, observation, key)[0]
 
 
-def dynamics_model(config: Config, task: Task) -> networks.Dynamics:
+def dynamics_model(config: Config, task: Task) -> DynamicsNetwork:
     """The architecture of the dynamics."""
     return dynamics_lib.module(
         config.dynamics,

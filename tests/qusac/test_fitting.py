@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import fitting, losses, networks, replay
+from qusac_jax.qusac import fitting, losses, replay
 from qusac_jax.qusac.config import DynamicsConfig
+from qusac_jax.qusac.dynamics_network import DynamicsNetwork
 
-MODEL = networks.Dynamics((32, 32), observation_size=2, num_members=3)
+MODEL = DynamicsNetwork((32, 32), observation_size=2, num_members=3)
 CAPACITY = 2_000
 BATCH_SIZE = 64
 CONFIG = DynamicsConfig(

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import multistep, networks, replay, rollouts, starts
+from qusac_jax.qusac import multistep, replay, rollouts, starts
+from qusac_jax.qusac.dynamics_network import DynamicsNetwork
 
 N = 3
-MODEL = networks.Dynamics((4,), observation_size=1, num_members=N)
+MODEL = DynamicsNetwork((4,), observation_size=1, num_members=N)
 
 
 def counting_dynamics():
