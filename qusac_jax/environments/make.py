@@ -73,7 +73,8 @@ def make(
     observations are flattened in the order that dm_control or Gymnasium's `Dict` space gives them.
 
     Args:
-        name: one of the six tasks of the paper, `dmc:DOMAIN:TASK` or `gym:ID`.
+        name: one of the six tasks of the paper, `dmc:DOMAIN:TASK` or `gym:ID`; the first two with
+            `:sincos`, too, see `environments.names`.
         action_cost: rho >= 0; by default that of the paper for its tasks and 0 for all others.
         seed: of the task's random numbers, in [0, 2**32); as good as `reset(seed=seed)` later.
         render: whether `render()` is to return pictures. On a machine without a display the
@@ -95,6 +96,8 @@ def make(
     _check_observation_space(name, env.observation_space)
     bounds = _check_action_space(name, env.action_space)
     env = _flatten(env)
+    if parsed.sincos is not None:
+        env = _sincos(env, parsed.sincos)
     if np.any(bounds.low != -1) or np.any(bounds.high != 1):
         ones = np.ones_like(bounds.low)
         env = wrappers.RescaleAction(env, -ones, ones)
@@ -213,6 +216,22 @@ def _flatten(env: gymnasium.Env) -> gymnasium.Env:
         narrow = spaces.Box(low, high, dtype=np.float32)
         env = wrappers.TransformObservation(env, lambda o: o.astype(np.float32), narrow)
     return env
+
+
+def _sincos(env: gymnasium.Env, index: int) -> gymnasium.Env:
+    """Sine and cosine in place of an angle.
+
+    A network cannot know that an angle and the same after a turn are one, and to an agent that
+    seeks what its model does not know, every further turn is new.
+    """
+    space = env.observation_space
+    assert isinstance(space, spaces.Box)  # as `_flatten` leaves it
+    ones = np.ones(2, space.dtype)
+    replaced = lambda bound, pair: np.concatenate([bound[:index], pair, bound[index + 1 :]])
+    wound = spaces.Box(replaced(space.low, -ones), replaced(space.high, ones), dtype=np.float32)
+    return wrappers.TransformObservation(
+        env, lambda o: replaced(o, np.array([np.sin(o[index]), np.cos(o[index])], o.dtype)), wound
+    )
 
 
 def _check_action_space(name: str, action: spaces.Space) -> spaces.Box:

@@ -1,8 +1,9 @@
 """What an environment may be called, and a clear answer to what it may not.
 
 On the host: the paper's six sparse tasks by their short names (`ALIASES`), any task of the DeepMind
-Control Suite as `dmc:DOMAIN:TASK`, and any Gymnasium id with Box spaces as `gym:ID`. On the device:
-`brax:NAME`, `playground:NAME`, and your own as `functional:MODULE:FUNCTION`.
+Control Suite as `dmc:DOMAIN:TASK`, and any Gymnasium id with Box spaces as `gym:ID`. With `:sincos`
+after the name of a suite task, an angle that turns without end is observed as sine and cosine. On
+the device: `brax:NAME`, `playground:NAME`, and your own as `functional:MODULE:FUNCTION`.
 """
 
 import importlib
@@ -37,6 +38,9 @@ ALIASES: Mapping[str, Alias] = types.MappingProxyType(
     }
 )
 PAPER_TASKS: tuple[str, ...] = tuple(ALIASES)
+# Suite domains that observe the angle of a joint without a limit as it is, whole turns counted, and
+# where. (A fish does too, of fins that springs keep from turning.)
+TURNING_ANGLE: Mapping[str, int] = types.MappingProxyType({"reacher": 0, "cheetah": 1, "hopper": 1})
 DEVICE_FAMILIES = ("brax", "playground", "functional")  # stepped on the device, see `functional`
 
 
@@ -47,6 +51,8 @@ class ParsedName(NamedTuple):
     domain: str  # suite domain; empty for others
     task: str  # suite task, the Gymnasium id, or what follows the name of a device family
     action_cost: float  # the default rho
+    # Where an angle is observed as sine and cosine in place of the number of radians, or None.
+    sincos: int | None = None
 
 
 def check_name(name: str) -> None:
@@ -58,9 +64,9 @@ def parse_name(name: str) -> ParsedName:
     """Takes a name apart and checks that there is such an environment.
 
     Args:
-        name: one of `ALIASES`, `dmc:DOMAIN:TASK`, `gym:ID`, `brax:NAME`, `playground:NAME` or
-            `functional:MODULE:FUNCTION`; the last imports, and so executes, the module. What
-            Playground has is looked up only when a task of it is loaded.
+        name: one of `ALIASES` or `dmc:DOMAIN:TASK`, either with `:sincos` or without, `gym:ID`,
+            `brax:NAME`, `playground:NAME` or `functional:MODULE:FUNCTION`; the last imports, and so
+            executes, the module. What Playground has is looked up only when a task of it is loaded.
 
     Raises:
         ValueError: if there is no such environment; lists near misses.
@@ -68,6 +74,9 @@ def parse_name(name: str) -> ParsedName:
     if name in ALIASES:
         alias = ALIASES[name]
         return ParsedName("dmc", alias.domain, alias.task, alias.action_cost)
+    plain, _, form = str(name).rpartition(":")
+    if form == "sincos" and (plain in ALIASES or plain.startswith("dmc:")):
+        return _with_sincos(name, parse_name(plain))
     family, _, rest = str(name).partition(":")
     if family == "dmc" and rest:
         return _parse_suite(name, rest)
@@ -100,6 +109,15 @@ def load_suite() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module("dm_control.suite")
+
+
+def _with_sincos(name: str, parsed: ParsedName) -> ParsedName:
+    if parsed.domain not in TURNING_ANGLE:
+        raise ValueError(
+            f"env: {name!r} observes no angle that turns without end as it is; leave ':sincos' "
+            f"out, which is for tasks of the domains {', '.join(TURNING_ANGLE)}"
+        )
+    return parsed._replace(sincos=TURNING_ANGLE[parsed.domain])
 
 
 def _parse_suite(name: str, rest: str) -> ParsedName:

@@ -101,6 +101,49 @@ def test_spec_of_a_paper_task():
     assert environments.spec("gym:Pendulum-v1").action_high == (2.0,)
 
 
+@pytest.mark.parametrize(
+    ("name", "joint"),
+    [("reacher_hard", "shoulder"), ("dmc:cheetah:run", "rooty"), ("dmc:hopper:hop", "rooty")],
+)
+def test_whole_turns_are_not_observed_as_sine_and_cosine(name, joint):
+    turned = {}
+    for form in ("", ":sincos"):
+        env = environments.make(f"{name}{form}", seed=3)
+        env.reset()
+        before = env.step(np.zeros(env.action_space.shape))[0]
+        env.unwrapped._env.physics.named.data.qpos[joint] += 4 * np.pi
+        # The observation of the task after the turns, through the wrappers.
+        after = _observe_again(env)
+        turned[form] = before, after
+    (raw, raw_after), (wound, wound_after) = turned[""], turned[":sincos"]
+    index = int(np.argmax(np.abs(raw_after - raw)))
+    np.testing.assert_allclose(raw_after[index] - raw[index], 4 * np.pi, rtol=1e-5)
+    np.testing.assert_allclose(wound_after, wound, atol=1e-5)
+    pair = [np.sin(raw[index]), np.cos(raw[index])]
+    np.testing.assert_allclose(wound[index : index + 2], pair, atol=1e-6)
+    np.testing.assert_array_equal(np.delete(wound, [index, index + 1]), np.delete(raw, index))
+
+
+def _observe_again(env):
+    """What would be observed of the physics as it is now."""
+    layers, layer = [], env
+    while isinstance(layer, gymnasium.Wrapper):
+        layers.append(layer)
+        layer = layer.env
+    task = env.unwrapped._env
+    parts = task.task.get_observation(task.physics).values()
+    observation = {"observations": np.concatenate([np.ravel(part) for part in parts])}
+    for layer in reversed(layers):
+        if isinstance(layer, gymnasium.ObservationWrapper):
+            observation = layer.observation(observation)
+    return observation
+
+
+def test_a_paper_task_keeps_its_action_cost_with_sine_and_cosine():
+    spec = environments.spec("reacher_hard:sincos")
+    assert spec[:6] == ("reacher_hard:sincos", 7, 2, 0.01, 1000, "never")
+
+
 @pytest.mark.parametrize("name", ["reacher_hard", "gym:Hopper-v5"])
 def test_same_seed_same_trajectory_over_episodes(name):
     first, second, other = (environments.make(name, seed=seed) for seed in (5, 5, 6))
@@ -172,6 +215,11 @@ def test_bad_actions_are_named(register, action):
         ("gym:.:Pendulum-v1", "the module '.' of 'gym:.:Pendulum-v1' cannot be imported"),
         ("gym::Pendulum-v1", "the module '' of 'gym::Pendulum-v1' cannot be imported"),
         ("", "acrobot"),
+        ("pendulum:sincos", "no angle.*leave ':sincos' out.*reacher, cheetah, hopper"),
+        ("reacher_hard:sincs", "did you mean 'reacher_hard'"),
+        ("dmc:reacher:had:sincos", "did you mean 'dmc:reacher:hard'"),
+        ("gym:Pendulum-v1:sincos", "Pendulum-v1"),
+        ("reacher_hard:sincos:sincos", "there is no environment"),
     ],
 )
 def test_unknown_names_list_near_misses(name, message):
@@ -179,7 +227,9 @@ def test_unknown_names_list_near_misses(name, message):
         environments.check_name(name)
 
 
-@pytest.mark.parametrize("name", ["pendulum", "dmc:walker:run", "gym:Pendulum-v1"])
+@pytest.mark.parametrize(
+    "name", ["pendulum", "dmc:walker:run", "gym:Pendulum-v1", "dmc:hopper:hop:sincos"]
+)
 def test_known_names_pass(name):
     environments.check_name(name)
 
