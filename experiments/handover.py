@@ -38,6 +38,7 @@ _KEPT_DYNAMICS = (
     "init_scale",
     "reward_prior_scale",
     "normalize_inputs",
+    "normalize_targets",
     "clip_observations",
     "learn_termination",
 )

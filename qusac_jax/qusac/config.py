@@ -43,6 +43,9 @@ class DynamicsConfig:
     # By D: less their mean, in standard deviations, or less the middle of their range, in units of
     # a uniform distribution's deviation over it. In those, what is rare in D is not far off.
     normalize_inputs: InputScale = "no"
+    # What members learn, changes of the observation and rewards, is in standard deviations of D; a
+    # reward with a prior stays in its own units, which are those of the prior.
+    normalize_targets: bool = checked(False, _fields.boolean)
     # Rollouts stay inside the range that the observations of D have, per dimension.
     clip_observations: bool = checked(False, _fields.boolean)
     # Members learn from D when an episode ends; rollouts ask them instead of `Task.termination`.

@@ -24,6 +24,7 @@ class Dynamics(NamedTuple):
     input_mean: jax.Array  # [O + A]
     input_std: jax.Array  # [O + A], positive
     change_std: jax.Array  # [O], positive: deviation of s' - s in D
+    target_std: jax.Array  # [O + 1], positive: unit of what the network says of (s' - s, r)
     noise_scale: jax.Array  # [N, O + 1] in [0, 1], factor on the predicted standard deviations
     # Range of what rollouts may lead to: that of D, or infinite without clip_observations.
     observation_min: jax.Array  # [O]
@@ -64,6 +65,7 @@ def init(
         input_mean=jnp.zeros(input_size),
         input_std=jnp.ones(input_size),
         change_std=jnp.ones(model.observation_size),
+        target_std=jnp.ones(model.observation_size + 1),
         noise_scale=jnp.ones((model.num_members, model.observation_size + 1)),
         # The weak dtype of a Python number would have all compiled again, after a fit.
         observation_min=jnp.full(model.observation_size, -jnp.inf, jnp.float32),
@@ -87,8 +89,8 @@ def predict(
     """
     inputs = scale_inputs(dynamics, observation, action)
     mean, log_var = networks.apply(model, dynamics.params, inputs)
-    mean = mean.at[..., :-1].add(observation)
-    return mean, jnp.exp(0.5 * log_var) * dynamics.noise_scale[:, None]
+    mean = (mean * dynamics.target_std).at[..., :-1].add(observation)
+    return mean, jnp.exp(0.5 * log_var) * dynamics.noise_scale[:, None] * dynamics.target_std
 
 
 def termination(model: DynamicsNetwork, dynamics: Dynamics) -> TerminationFn:

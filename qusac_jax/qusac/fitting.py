@@ -36,7 +36,7 @@ class FitReport(NamedTuple):
     """How a fit went."""
 
     holdout_mse: jax.Array  # [N] squared error of the mean on held-out data, (s' - s, r) units
-    train_loss: jax.Array  # [N] negative log-likelihood of the last epoch
+    train_loss: jax.Array  # [N] negative log-likelihood of the last epoch, in units of target_std
     epochs: jax.Array  # [] int32, epochs run
 
 
@@ -241,6 +241,7 @@ def _keep_better(problem: _Problem, progress: _Progress, averaged: networks.Para
     """Takes over the averaged weights, of the members that the stop rule says."""
     config = problem.config
     mse, variance = _holdout_errors(problem, averaged)
+    unit = problem.dynamics.target_std
     # Never up: one reward that nobody expected would make every predicted reward noisy.
     scale = jnp.sqrt(jnp.minimum(mse / variance, 1.0)) if config.ema_decay else jnp.ones_like(mse)
     judged = _judged(config, mse)
@@ -258,7 +259,7 @@ def _keep_better(problem: _Problem, progress: _Progress, averaged: networks.Para
         best_params=jax.tree.map(keep, averaged, progress.best_params),
         best_mse=jnp.minimum(judged, progress.best_mse),
         has_improved=has_improved,
-        kept_mse=keep(jnp.mean(mse, axis=-1), progress.kept_mse),
+        kept_mse=keep(jnp.mean(mse * unit**2, axis=-1), progress.kept_mse),
         kept_scale=keep(scale, progress.kept_scale),
         stale=jnp.where(jnp.any(improved), 0, progress.stale + 1),
     )
@@ -273,7 +274,8 @@ def _holdout_errors(problem: _Problem, params: networks.Params) -> tuple[jax.Arr
     """Errors on slots 0, holdout_every, 2 holdout_every, ...
 
     Returns:
-        `[N, O + 1]` mean squared errors, and the means of the variances that the weights predict.
+        `[N, O + 1]` mean squared errors in units of `target_std`, and the means of the variances
+        that the weights predict.
     """
     model, buffer = problem.model, problem.buffer
     every = problem.config.holdout_every

@@ -56,22 +56,39 @@ def training_slots(rank: jax.Array, config: DynamicsConfig) -> jax.Array:
 def read(
     dynamics: Dynamics, buffer: replay.Buffer, slots: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Inputs `[..., O + A]` and targets (s' - s, r) `[..., O + 1]` at the slots `[...]`."""
+    """Inputs `[..., O + A]` and targets `[..., O + 1]` at the slots `[...]`.
+
+    Targets are (s' - s, r), in units of `Dynamics.target_std`.
+    """
     batch = jax.tree.map(lambda x: x[slots], buffer.data)
     delta = batch.next_observation - batch.observation
     targets = jnp.concatenate([delta, batch.reward[..., None]], axis=-1)
-    return scale_inputs(dynamics, batch.observation, batch.action), targets
+    return scale_inputs(dynamics, batch.observation, batch.action), targets / dynamics.target_std
 
 
 def with_statistics(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsConfig) -> Dynamics:
-    """The dynamics with the statistics of D, those of its inputs and its range where asked for."""
+    """The dynamics with the statistics of D: of inputs, targets and range where asked for."""
     change = buffer.data.next_observation - buffer.data.observation
     dynamics = dynamics._replace(change_std=_mean_and_std(change, buffer.size)[1])
+    if config.normalize_targets:
+        dynamics = _with_target_units(dynamics, buffer, config.reward_prior_scale > 0)
     if config.normalize_inputs != "no":
         dynamics = _with_input_statistics(dynamics, buffer, config.normalize_inputs)
     if config.clip_observations:
         dynamics = _with_observation_range(dynamics, buffer)
     return dynamics
+
+
+def _with_target_units(dynamics: Dynamics, buffer: replay.Buffer, has_prior: bool) -> Dynamics:
+    """Deviations in D: a loss then weighs targets alike that are a thousand times apart.
+
+    What the members have learned in the units of the fit before is not rescaled: units differ by
+    little between two fits, but for a reward that is met for the first time.
+    """
+    reward_std = jnp.ones(1)
+    if not has_prior:
+        reward_std = _mean_and_std(buffer.data.reward[:, None], buffer.size)[1]
+    return dynamics._replace(target_std=jnp.concatenate([dynamics.change_std, reward_std]))
 
 
 def _with_input_statistics(

@@ -47,7 +47,9 @@ _EXPLORE = Config(
     rollout_length=10,
     rollout_starts="values",
     normalize_observations=True,
-    dynamics=DynamicsConfig(normalize_inputs="range", clip_observations=True),
+    dynamics=DynamicsConfig(
+        normalize_inputs="range", normalize_targets=True, clip_observations=True
+    ),
 )
 # Batches half of D, half of model data: the data mixing of appendix E.1.
 _OFFLINE_MBPO = dataclasses.replace(_mbpo(Config()), real_ratio=0.5)
@@ -128,6 +130,7 @@ def offline(config: Config) -> Config:
         dynamics=dataclasses.replace(
             config.dynamics,
             normalize_inputs="deviation",
+            normalize_targets=False,
             clip_observations=True,
             reward_prior_scale=0.0,
             patience=5,

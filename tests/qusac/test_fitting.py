@@ -55,10 +55,11 @@ def fit(dynamics, buffer, key, model=MODEL, **changes):
     return _fit(dynamics, buffer, key, dataclasses.replace(CONFIG, **changes), model)
 
 
-@pytest.fixture(scope="module")
-def fitted():
+@pytest.fixture(scope="module", params=[False, True], ids=["own units", "units of D"])
+def fitted(request):
     buffer = replay.add(replay.init(CAPACITY, 2, 1), linear_gaussian(jax.random.key(0), CAPACITY))
-    return fit(fresh(), buffer, jax.random.key(1), patience=15, max_epochs=150)
+    options = {"patience": 15, "max_epochs": 150, "normalize_targets": request.param}
+    return fit(fresh(), buffer, jax.random.key(1), **options)
 
 
 def test_recovers_means_and_noise(fitted):
@@ -275,6 +276,45 @@ def test_inputs_are_scaled_by_the_statistics_of_the_buffer():
     scaled = (inputs - dynamics.input_mean) / dynamics.input_std
     np.testing.assert_allclose(scaled.min(0), -np.sqrt(3), rtol=1e-4)
     np.testing.assert_allclose(scaled.max(0), np.sqrt(3), rtol=1e-4)
+
+
+def test_normalized_fits_are_the_same_in_other_units():
+    # Powers of 2 leave all digits as they are.
+    units = jnp.array([2.0**-10, 2.0**8])
+    data = linear_gaussian(jax.random.key(0), 500)
+    options = {"normalize_inputs": "deviation", "normalize_targets": True, "max_epochs": 3}
+
+    def fitted_in(unit, reward_unit):
+        scaled = data._replace(
+            observation=unit * data.observation,
+            next_observation=unit * data.next_observation,
+            reward=reward_unit * data.reward,
+        )
+        buffer = replay.add(replay.init(CAPACITY, 2, 1), scaled)
+        dynamics, report = fit(fresh(), buffer, jax.random.key(1), **options)
+        mean, std = dynamics_lib.predict(MODEL, dynamics, scaled.observation, scaled.action)
+        return mean, std, report.holdout_mse
+
+    mean, std, mse = fitted_in(jnp.ones(2), 1.0)
+    other_mean, other_std, other_mse = fitted_in(units, 2.0**-6)
+    unit = jnp.append(units, 2.0**-6)
+    np.testing.assert_allclose(other_mean / unit, mean, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(other_std / unit, std, rtol=1e-4)
+    # The mean over the three targets is that of the largest unit.
+    assert np.all(np.asarray(other_mse) > 2.0**16 * 0.1 * np.asarray(mse))
+
+
+@pytest.mark.parametrize("prior", [0.0, 1.0])
+def test_targets_are_in_deviations_of_the_buffer_but_for_rewards_with_a_prior(prior):
+    data = linear_gaussian(jax.random.key(0), 200)
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
+    model = dataclasses.replace(MODEL, reward_prior_scale=prior)
+    start = dynamics_lib.init(model, jax.random.key(0), action_size=1, learning_rate=3e-3)
+    options = {"normalize_targets": True, "reward_prior_scale": prior, "max_epochs": 1}
+    dynamics, _ = fit(start, buffer, jax.random.key(1), model, **options)
+    change = np.std(data.next_observation - data.observation, axis=0)
+    reward = 1.0 if prior else np.std(data.reward)
+    np.testing.assert_allclose(dynamics.target_std, [*change, reward], rtol=1e-5)
 
 
 @pytest.mark.slow
