@@ -1,0 +1,171 @@
+"""How well models fit data that do not change: `experiments.studies.frozen_fits RUN`.
+
+New models are fitted to D of a saved run, several times in a row as a run does it: as they were set
+there, and with other hyperparameters if `--config_file` names some. No step, no policy, no chance
+of exploration: that compares settings of the models in minutes.
+
+Prints for each fit the error of the members' mean predictions on what fits hold out, averaged over
+members: root mean square over the components of the observation, and of the worst of them, both in
+standard deviations of the changes in D (1: as if nothing ever moved more than on average), and what
+the models make of the reward.
+
+Axes: N members, B held-out transitions, O observation size.
+"""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+from experiments import cli, config_file, jax_settings, run_command
+from experiments.saved_run import SavedRun
+from qusac_jax import qusac
+from qusac_jax.qusac import agent, diagnostics, fitting_data
+
+
+class Row(NamedTuple):
+    """How one fit went."""
+
+    fit: int  # from 1
+    epochs: int
+    error: float  # of the observation, root mean square over components, in deviations of change
+    worst: float  # of the component with the largest error
+    rewarded: float  # mean predicted reward of rewarded transitions; NaN where none is held out
+    false: float  # share of the other transitions with a prediction above half the threshold
+
+
+def make_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    values = flags.FlagValues()
+    define: dict[str, Any] = {"flag_values": values}
+    flags.DEFINE_integer("fits", 3, "in a row, each from where the last one ended", 1, **define)
+    flags.DEFINE_integer("step", None, "of the checkpoint; default the last", **define)
+    flags.DEFINE_integer("seed_index", 0, "which seed of the run", 0, **define)
+    config_file.define_flag(values)
+    flags.DEFINE_integer("seed", 0, "of the new models", 0, 2**31 - 1, **define)
+    jax_settings.define_flags(values)
+    return values
+
+
+def measure(
+    saved: SavedRun,
+    old: qusac.TrainState,
+    config: qusac.Config,
+    *,
+    fits: int,
+    seed: int,
+    report: Callable[[Row], None] = lambda row: None,
+) -> list[Row]:
+    """Fits new models to D.
+
+    Args:
+        saved: the run.
+        old: its state, of one seed, for D; not donated.
+        config: of the new models.
+        fits: how many in a row.
+        seed: of their weights and of the fits.
+        report: called with each row.
+
+    Raises:
+        ValueError: if the configuration has no models, or does not go with D.
+    """
+    if not config.uses_model:
+        raise ValueError("critic_data 'replay' uses no model, so that there is nothing to fit")
+    if config.replay_capacity != saved.config.replay_capacity:
+        raise ValueError(
+            f"replay_capacity must be that of the run, {saved.config.replay_capacity}, got "
+            f"{config.replay_capacity}"
+        )
+    key_init, key_fit = jax.random.split(jax.random.key(seed))
+    state = agent.init(key_init, config=config, task=saved.task)
+    state = state._replace(replay=jax.tree.map(jnp.copy, old.replay), key=key_fit)
+    fit = jax.jit(functools.partial(agent.fit, config=config, task=saved.task), donate_argnums=0)
+    rows: list[Row] = []
+    for number in range(1, fits + 1):
+        state, result = fit(state)
+        rows.append(_row(number, int(result.epochs), saved, state, config))
+        report(rows[-1])
+    return rows
+
+
+def _row(
+    number: int, epochs: int, saved: SavedRun, state: qusac.TrainState, config: qusac.Config
+) -> Row:
+    assert state.dynamics is not None
+    size = int(state.replay.size)
+    slots = fitting_data.holdout_slots(state.replay, config.dynamics)
+    slots = slots[slots < size]
+    data = jax.tree.map(lambda x: x[slots], state.replay.data)
+    mean, _ = agent.predict(
+        state.dynamics, data.observation, data.action, config=config, task=saved.task
+    )
+    squared = np.mean(np.square(mean[..., :-1] - data.next_observation), axis=1)  # [N, O]
+    error = np.sqrt(squared.mean(0)) / np.asarray(state.dynamics.change_std)
+    threshold = saved.about.get("reward_threshold", diagnostics.REWARD_THRESHOLD)
+    is_rewarded = np.asarray(data.reward) > threshold
+    reward = np.asarray(mean[..., -1])  # [N, B]
+    return Row(
+        number,
+        epochs,
+        float(np.sqrt(np.mean(np.square(error)))),
+        float(error.max()),
+        float(reward[:, is_rewarded].mean()) if is_rewarded.any() else float("nan"),
+        float(np.mean(reward[:, ~is_rewarded] > threshold / 2)),
+    )
+
+
+def run(options: Any, paths: Sequence[str]) -> None:
+    """Fits as the flags say and prints the table."""
+    saved = run_command.open_run(options, paths)
+    step = saved.checkpoint(options.step)
+    index = saved.index(options.seed_index)
+    configs = {"as it was": saved.config}
+    if options.config_file is not None:
+        other = config_file.changed(saved.config, config_file.read(options.config_file))
+        configs[_changes(saved.config, other)] = other
+    old = jax.tree.map(lambda x: x[index], saved.state(step))
+    size = int(old.replay.size)
+    print(f"{saved.spec.name}, step {step}, {size} transitions")
+    print("| settings | fit | epochs | error | worst | rewarded, predicted | false rewards |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name, config in configs.items():
+
+        def report(row: Row, name: str = name) -> None:
+            print(
+                f"| {name} | {row.fit} | {row.epochs} | {row.error:.3f} | {row.worst:.3f} "
+                f"| {row.rewarded:.2f} | {row.false:.4f} |",
+                flush=True,
+            )
+
+        measure(saved, old, config, fits=options.fits, seed=options.seed, report=report)
+
+
+def _changes(before: qusac.Config, after: qusac.Config) -> str:
+    """What is set otherwise, of the models and besides."""
+    old, new = (
+        {**dataclasses.asdict(config), **dataclasses.asdict(config.dynamics), "dynamics": None}
+        for config in (before, after)
+    )
+    return ", ".join(f"{name} {new[name]}" for name in new if new[name] != old[name]) or "the same"
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags and prints the table; returns the exit code."""
+    options = make_flags()
+    return cli.run_with(
+        lambda paths: run(options, paths),
+        options,
+        argv,
+        __doc__ or "",
+        positional="a run directory",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
