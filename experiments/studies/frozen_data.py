@@ -24,13 +24,13 @@ from absl import flags
 from experiments import cli, config_file, evaluation, jax_settings, run_command
 from experiments.saved_run import SavedRun
 from qusac_jax import environments, qusac
-from qusac_jax.qusac import agent, losses, networks
+from qusac_jax.qusac import agent, losses, networks, normalization
 from qusac_jax.qusac import learner as learner_lib
 
 _LINE = 10_000  # updates between two lines
 _FIRST_EPISODE = 500  # seed of its initial state; no run of a few hundred seeds has it
 # What the saved models and D decide.
-_FIXED = ("dynamics", "num_members", "replay_capacity", "discount")
+_FIXED = ("dynamics", "num_members", "replay_capacity", "discount", "normalize_observations")
 
 
 class Row(NamedTuple):
@@ -60,7 +60,7 @@ def make_flags() -> flags.FlagValues:
 def new_agent(
     saved: SavedRun, old: qusac.TrainState, config: qusac.Config, seed: int
 ) -> qusac.TrainState:
-    """An agent that has learned nothing, with D, the models and the temperature of another.
+    """An agent that has learned nothing, with D, models, temperature and scales of another.
 
     Args:
         saved: the run.
@@ -78,7 +78,8 @@ def new_agent(
         if given != known:
             raise ValueError(f"{name} must be that of the run, {known}, got {given}")
     state = agent.init(jax.random.key(seed), config=config, task=saved.task)
-    learner = state.learner._replace(
+    learner = normalization.taken_over(state.learner, old.learner)
+    learner = learner._replace(
         num_updates=old.learner.num_updates, log_temperature=old.learner.log_temperature
     )
     return state._replace(learner=learner, dynamics=old.dynamics, replay=old.replay)

@@ -40,6 +40,12 @@ def follow(learner: Learner, observation: jax.Array, num_before: jax.Array | int
     return _with_statistics(learner, mean + share * shift, variance + share * growth)
 
 
+def taken_over(learner: Learner, old: Learner) -> Learner:
+    """The learner with the statistics of an old one, if they have any."""
+    found = networks.statistics(old.actor)
+    return learner if found is None else _with_statistics(learner, *found)
+
+
 def _with_statistics(learner: Learner, mean: jax.Array, variance: jax.Array) -> Learner:
     networks_of = ("actor", "critic", "target_critic", "unet", "target_unet")
     return learner._replace(

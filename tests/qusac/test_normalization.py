@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qusac_jax.policy import Policy, load_policy, save_policy
-from qusac_jax.qusac import agent, networks, presets
+from qusac_jax.qusac import agent, networks, normalization, presets
 from qusac_jax.task import Task, Transition
 from tests.sizes import small
 
@@ -73,6 +73,24 @@ def test_without_the_option_there_are_none():
     assert networks.statistics(state.learner.actor) is None
     after = agent.observe(state, transitions(5))
     jax.tree.map(np.testing.assert_array_equal, after.learner, state.learner)
+
+
+def test_a_new_learner_takes_them_over():
+    data = transitions(60, scale=[0.01, 3.0, 1.0], offset=[0.5, -20.0, 2.0])
+    old = observed(init(config_of()), data, [60]).learner
+    for normalize in (True, False):
+        fresh = init(config_of(normalize=normalize)).learner
+        if not normalize:
+            old = observed(init(config_of(normalize=False)), data, [60]).learner
+        new = normalization.taken_over(fresh, old)
+        for name in NETWORKS:
+            if normalize:
+                mean, _ = networks.statistics(getattr(new, name))
+                np.testing.assert_allclose(mean, data.observation.mean(0), rtol=1e-5)
+            else:
+                assert networks.statistics(getattr(new, name)) is None
+        weights = lambda learner: learner.actor["params"]["MLP_0"]["Dense_0"]["kernel"]
+        np.testing.assert_array_equal(weights(new), weights(fresh))
 
 
 def test_learning_changes_weights_and_leaves_them():
