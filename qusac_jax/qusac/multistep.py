@@ -47,8 +47,8 @@ def along(rollout: Transition, num_steps: int, discount: float) -> Steps:
         `[K, ...]`.
     """
     one = single(rollout)
-    steps = one
-    for _ in range(num_steps - 1):
+
+    def a_step_more(_: int, steps: Steps) -> Steps:
         head = jax.tree.map(lambda x: x[:-1], one)
         rest = jax.tree.map(lambda x: x[1:], steps)
         goes_on = head.num_steps > 0
@@ -61,8 +61,10 @@ def along(rollout: Transition, num_steps: int, discount: float) -> Steps:
                 jnp.uint8
             ),
         )
-        steps = jax.tree.map(lambda x, last: jnp.concatenate([x, last[-1:]]), joined, one)
-    return steps
+        return jax.tree.map(lambda x, last: jnp.concatenate([x, last[-1:]]), joined, one)
+
+    # A loop for the compiler, which takes minutes over twenty of these written out.
+    return jax.lax.fori_loop(0, num_steps - 1, a_step_more, one)
 
 
 def discounts(steps: Steps, discount: float) -> jax.Array:

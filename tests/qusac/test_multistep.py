@@ -46,6 +46,14 @@ def test_steps_are_those_of_a_loop(rollout, num_steps):
             )
 
 
+def test_more_steps_are_no_more_to_compile(rollout):
+    sizes = [
+        len(str(jax.make_jaxpr(lambda r, n=n: multistep.along(r, n, DISCOUNT))(rollout)))
+        for n in (3, 200)
+    ]
+    assert sizes[1] < 1.05 * sizes[0]
+
+
 def test_values_of_a_policy_solve_the_equation_for_any_number_of_steps(rollout):
     # Along a rollout without noise the value at k is the discounted sum of what follows it.
     value = np.zeros((K + 1, B))
