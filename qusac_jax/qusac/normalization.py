@@ -43,7 +43,10 @@ def follow(learner: Learner, observation: jax.Array, num_before: jax.Array | int
 def taken_over(learner: Learner, old: Learner) -> Learner:
     """The learner with the statistics of an old one, if they have any."""
     found = networks.statistics(old.actor)
-    return learner if found is None else _with_statistics(learner, *found)
+    if found is None:
+        return learner
+    # No array twice, so that the learner can be donated.
+    return jax.tree.map(jnp.copy, _with_statistics(learner, *found))
 
 
 def _with_statistics(learner: Learner, mean: jax.Array, variance: jax.Array) -> Learner:
