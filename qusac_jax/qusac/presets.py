@@ -124,6 +124,7 @@ def offline(config: Config) -> Config:
         rollout_length=15,
         rollout_starts="uniform",
         normalize_observations=False,
+        reset_every=0,
         critic_steps=1,
         retain_refreshes=5,
         # One fit, on all of the data, until it is done.
