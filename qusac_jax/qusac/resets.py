@@ -1,10 +1,10 @@
 """Networks that begin anew, on all that D and the models know.
 
-With many gradient updates a step, networks fit the first data so long that they cannot learn from
-later ones: on the pendulum an agent with good models hung for 12,000 steps, and a new one swung up
-1,000 steps later. With `Config.reset_every` actor, critics and U-net are drawn anew now and then, as by
-Nikishin et al. (2022), "The Primacy Bias in Deep Reinforcement Learning". D, the models, the
-temperature and λ's place in its schedule stay.
+With many gradient updates a step, networks fit the first data so long that they may not be able to
+learn from later ones: on the pendulum an agent with good models hung for 12,000 steps, and a new
+one swung up 1,000 steps later. With `Config.reset_every` actor, critics and U-net are drawn anew
+now and then, as by Nikishin et al. (2022), "The Primacy Bias in Deep Reinforcement Learning". D,
+the models, the temperature and λ's place in its schedule stay.
 """
 
 import chex
