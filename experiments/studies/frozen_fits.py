@@ -158,13 +158,8 @@ def _changes(before: qusac.Config, after: qusac.Config) -> str:
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and prints the table; returns the exit code."""
     options = make_flags()
-    return cli.run_with(
-        lambda paths: run(options, paths),
-        options,
-        argv,
-        __doc__ or "",
-        positional="a run directory",
-    )
+    study = functools.partial(run, options)
+    return cli.run_with(study, options, argv, __doc__ or "", positional="a run directory")
 
 
 if __name__ == "__main__":
