@@ -19,6 +19,10 @@ CONFIG = dataclasses.replace(
 )
 BOTH = {"config": CONFIG, "task": TASK}
 
+refresh = jax.jit(functools.partial(agent.refresh, **BOTH))
+learn_once = jax.jit(functools.partial(agent.learn, **BOTH, num_updates=1))
+roll_out = jax.jit(functools.partial(agent.roll_out, **BOTH))
+
 
 def learned(num_updates, seed=0):
     """A state with data, models and rollouts, after so many updates."""
@@ -27,13 +31,10 @@ def learned(num_updates, seed=0):
     action = jax.random.uniform(keys[1], (30, 1), minval=-1.0)
     reward = jax.random.normal(keys[2], (30,))
     data = Transition(observation[:-1], action, reward, observation[1:], jnp.zeros(30, bool))
-    state = agent.observe(agent.init(keys[3], **BOTH), data)
-    state, _ = jax.jit(functools.partial(agent.refresh, **BOTH))(state)
-    learn = jax.jit(functools.partial(agent.learn, **BOTH, num_updates=num_updates))
-    return learn(state)[0]
-
-
-roll_out = jax.jit(functools.partial(agent.roll_out, **BOTH))
+    state, _ = refresh(agent.observe(agent.init(keys[3], **BOTH), data))
+    for _ in range(num_updates):
+        state, _ = learn_once(state)
+    return state
 
 
 def test_networks_begin_anew_after_so_many_updates_and_not_before():
