@@ -12,9 +12,6 @@ import numpy as np
 
 # A row that has taken so many seconds is not repeated any more.
 _ENOUGH_SECONDS = 20.0
-_MATMUL_SIZE = 2048
-_COPY_BYTES = (2**18, 2**20, 2**22, 2**28)  # the last is beyond the caches of a CPU
-_COPY_TOTAL = 2**28  # bytes that a call copies
 _LIMIT_CALLS = 2
 _PROBE_LENGTH = 7  # of a loop that is counted
 
@@ -46,6 +43,20 @@ class Limits(NamedTuple):
         }
         nearer = max(shares, key=lambda name: shares[name])
         return shares[nearer], nearer
+
+
+class _Probe(NamedTuple):
+    """What the limits are measured with."""
+
+    matmul_size: int
+    num_products: int  # of a call, one after the other
+    copy_bytes: tuple[int, ...]  # the last is beyond the caches
+    copy_total: int  # bytes that a call copies
+
+
+# So large that starting a call, tens of microseconds, counts for little.
+_CPU_PROBE = _Probe(2048, 1, (2**18, 2**20, 2**22, 2**28), 2**28)
+_ACCELERATOR_PROBE = _Probe(8192, 4, (2**24, 2**30), 2**33)
 
 
 class Compiled(NamedTuple):
@@ -103,8 +114,9 @@ def timed(call: Callable[[], Any], repeat: int) -> Timing:
 
 def limits() -> Limits:
     """Measures this machine's default device, in about a second."""
-    copies = [_copy_rate(size) for size in _COPY_BYTES]
-    return Limits(_matmul_rate(), max(copies), copies[-1], _counts_loops_once())
+    probe = _CPU_PROBE if jax.default_backend() == "cpu" else _ACCELERATOR_PROBE
+    copies = [_copy_rate(size, probe) for size in probe.copy_bytes]
+    return Limits(_matmul_rate(probe), max(copies), copies[-1], _counts_loops_once())
 
 
 def threads() -> int:
@@ -119,26 +131,31 @@ def in_words(count: int) -> str:
     return "1 thread" if count == 1 else f"{count} threads"
 
 
-def _matmul_rate() -> float:
-    x = jnp.ones((_MATMUL_SIZE, _MATMUL_SIZE))
-    timing = timed(lambda: _product(x).block_until_ready(), _LIMIT_CALLS)
-    return 2 * _MATMUL_SIZE**3 / min(timing.seconds)
+def _matmul_rate(probe: _Probe) -> float:
+    x = jnp.ones((probe.matmul_size, probe.matmul_size))
+    call = lambda: _products(x, probe.num_products).block_until_ready()
+    return probe.num_products * 2 * probe.matmul_size**3 / min(timed(call, _LIMIT_CALLS).seconds)
 
 
-def _copy_rate(size: int) -> float:
+def _copy_rate(size: int, probe: _Probe) -> float:
     """Bytes per second that `x + 1` reads and writes, of an array of so many bytes."""
-    x, count = jnp.zeros(size // 4), max(1, _COPY_TOTAL // size)
-    timing = timed(lambda: _copy(x, count).block_until_ready(), _LIMIT_CALLS)
-    return 2 * size * count / min(timing.seconds)
+    x, count = jnp.zeros(size // 4), max(1, probe.copy_total // size)
+
+    def call() -> None:
+        nonlocal x
+        x = _copies(x, count).block_until_ready()
+
+    return 2 * size * count / min(timed(call, _LIMIT_CALLS).seconds)
 
 
-@jax.jit
-def _product(x: jax.Array) -> jax.Array:
-    return x @ x
+# The numbers of turns are static: a GPU would ask the host at each whether it is the last.
+@functools.partial(jax.jit, static_argnums=1)
+def _products(x: jax.Array, count: int) -> jax.Array:
+    return jax.lax.fori_loop(0, count, lambda _, y: x @ y, x)
 
 
-@jax.jit
-def _copy(x: jax.Array, count: int) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=1, donate_argnums=0)
+def _copies(x: jax.Array, count: int) -> jax.Array:
     return jax.lax.fori_loop(0, count, lambda _, x: x + 1.0, x)
 
 
