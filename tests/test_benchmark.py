@@ -107,6 +107,23 @@ def test_every_task_that_loads_is_looped_on_the_device(tiny, monkeypatch, tmp_pa
 
 
 @pytest.mark.slow
+def test_limits_count_all_products_and_both_directions_of_all_copies(monkeypatch):
+    calls = []
+
+    def one_second(call, repeat):
+        calls.append([call() for _ in range(1 + repeat)])
+        return measure.Timing(1.0, (1.0,) * repeat)
+
+    monkeypatch.setattr(measure, "timed", one_second)
+    probe = measure._Probe(matmul_size=8, num_products=3, copy_bytes=(64,), copy_total=640)
+    assert measure._matmul_rate(probe) == 3 * 2 * 8**3
+    assert measure._copy_rate(64, probe) == 2 * 640
+    assert len(calls) == 2
+    # What is counted is also done: 8^3 ones in a row, and ten copies that add 1 each.
+    np.testing.assert_array_equal(measure._products(jnp.ones((8, 8)), 3), np.full((8, 8), 8.0**3))
+    np.testing.assert_array_equal(measure._copies(jnp.zeros(16), 10), np.full(16, 10.0))
+
+
 def test_xla_counts_the_products_that_cost_counts_by_hand():
     config = dataclasses.replace(
         presets.get("qusac"),
