@@ -100,7 +100,10 @@ def expected_duration(
 def step_flops(config: qusac.Config, task: qusac.Task) -> float:
     """Of a learning step: its G updates and its share of the refreshes."""
     updates = config.updates_per_step * update_flops(config, task)
-    return updates + refresh_flops(config, task) / config.fit_every
+    if not config.uses_model:
+        return updates
+    fit, rollouts = fit_flops(config, task), rollout_flops(config, task)
+    return updates + fit / config.fit_every + rollouts / config.rollout_interval
 
 
 def update_flops(config: qusac.Config, task: qusac.Task) -> float:
@@ -125,21 +128,20 @@ def update_flops(config: qusac.Config, task: qusac.Task) -> float:
     return float(total)
 
 
-def refresh_flops(config: qusac.Config, task: qusac.Task) -> float:
-    """Of a typical fit on a full D, and of the rollouts; 0 without a model."""
-    if not config.uses_model:
-        return 0.0
+def fit_flops(config: qusac.Config, task: qusac.Task) -> float:
+    """Of a typical fit on a full D, of an agent with a model."""
     model, n = _model_flops(config, task), config.num_members
     epochs = min(_TYPICAL_EPOCHS, config.dynamics.max_epochs)
     steps = min(epochs * -(-config.replay_capacity // config.batch_size), config.dynamics.max_steps)
-    fit = 3 * model * n * config.batch_size * steps
-    return float(fit + rollout_flops(config, task))
+    return float(3 * model * n * config.batch_size * steps)
 
 
 def rollout_flops(config: qusac.Config, task: qusac.Task) -> float:
-    """Of the rollouts of a refresh, of an agent with a model."""
+    """Of the rollouts that are made at once, of an agent with a model."""
     buffers = 1 + (config.num_members if config.critic_data == "member" else 0)
-    transitions = buffers * config.rollouts_per_step * config.fit_every * config.rollout_length
+    transitions = (
+        buffers * config.rollouts_per_step * config.rollout_interval * config.rollout_length
+    )
     return float(transitions * (_model_flops(config, task) + _actor_flops(config, task)))
 
 

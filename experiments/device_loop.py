@@ -27,6 +27,7 @@ class Plan(NamedTuple):
 
     num_steps: np.ndarray  # [] int32
     refresh: np.ndarray  # [T] bool
+    roll_out: np.ndarray  # [T] bool
     learn: np.ndarray  # [T] bool
 
 
@@ -80,6 +81,7 @@ def plan(first: int, last: int, length: int, *, config: qusac.Config) -> Plan:
     return Plan(
         num_steps=np.array(len(due), np.int32),
         refresh=padded(step.refresh for step in due),
+        roll_out=padded(step.roll_out for step in due),
         learn=padded(step.learn for step in due),
     )
 
@@ -126,6 +128,9 @@ def run_steps(
             state, fit = over_seeds(qusac.refresh)(agent.state)
             return agent._replace(state=state, fit=fit)
 
+        def roll_out(agent: _Agent) -> _Agent:
+            return agent._replace(state=over_seeds(qusac.roll_out)(agent.state))
+
         def learn(agent: _Agent) -> _Agent:
             arguments = agent.state, transition, result.observation
             state, action, metrics = over_seeds(qusac.train_step)(*arguments)
@@ -138,6 +143,8 @@ def run_steps(
 
         if config.uses_model:
             agent = apply_if(plan.refresh[i], refresh, agent)
+        if config.uses_model and config.roll_out_every:
+            agent = apply_if(plan.roll_out[i], roll_out, agent)
         agent = apply_if(plan.learn[i], learn, agent)
         agent = apply_if(~plan.learn[i], collect, agent)
         returns = jnp.stack([result.episode_return, result.episode_task_return])

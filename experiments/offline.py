@@ -85,6 +85,12 @@ def run(options: Any) -> int | None:
 
 def _check_multiples(options: Any, config: qusac.Config) -> None:
     """Between two rollouts nothing is looked at, so everything happens every F updates."""
+    if config.roll_out_every:
+        raise ValueError(
+            f"config.roll_out_every counts steps between fits, got {config.roll_out_every}, and "
+            "offline the models are fitted once; use --config.fit_every for how often they are "
+            "rolled out"
+        )
     for name in ("num_steps", "eval_every", "checkpoint_every"):
         value = getattr(options, name)
         if value % config.fit_every:

@@ -126,7 +126,7 @@ class OfflineRun(Run):
 
     def _advance(self) -> dict[str, jax.Array]:
         """Rollouts, and the gradient updates until the next ones are due."""
-        if qusac.schedule.offline(self.step, config=self._config).refresh:
+        if qusac.schedule.offline(self.step, config=self._config).roll_out:
             self._state = self._roll_out(self._state)
         with self._speed.learning_step():
             self._state, metrics = self._learn(self._state)

@@ -35,6 +35,7 @@ class OnlineRun(Run):
         both = {"config": self._config, "task": self._task}
         self._act = self._mapped(qusac.act, **both)
         self._refresh = self._mapped(qusac.refresh, donate=(0,), **both)
+        self._roll_out = self._mapped(qusac.roll_out, donate=(0,), **both)
         self._collect = self._mapped(qusac.collect, donate=(0,), **both)
         self._train_step = self._mapped(qusac.train_step, donate=(0,), **both)
         self._ends = TerminationCheck(self._config, self._task, len(self._seeds), self._mapped)
@@ -103,6 +104,8 @@ class OnlineRun(Run):
             with self._busy("fitting the model"):
                 self._state, fit = self._refresh(self._state)
                 self._note_fit(fit)
+        if due.roll_out:
+            self._state = self._roll_out(self._state)
         if due.learn:
             with self._speed.learning_step():
                 self._state, action, metrics = self._train_step(

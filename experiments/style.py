@@ -28,6 +28,7 @@ COLORS: Mapping[str, str] = types.MappingProxyType(
         "sac": "#000000",
         "centered_upper_bound": "#17BECF",
         "disagreement": "#BCBD22",
+        "information_gain": "#9467BD",
     }
 )
 # From the most to the least visible; a figure with more settings than that repeats them.

@@ -1,6 +1,7 @@
 """Whole runs on the device, against the same run with its environments stepped by the host."""
 
 import csv
+import dataclasses
 import json
 import os
 import signal
@@ -80,13 +81,17 @@ def test_what_is_due_is_what_the_schedule_says():
     plan = device_loop.plan(5, 15, 20, config=CONFIG)  # warm-up 8, F = 4
     assert plan.num_steps == 10
     assert (np.flatnonzero(plan.refresh) + 6).tolist() == [8, 12]
+    assert not plan.roll_out.any()
+    often = dataclasses.replace(CONFIG, roll_out_every=2)
+    plan = device_loop.plan(5, 15, 20, config=often)
+    assert (np.flatnonzero(plan.roll_out) + 6).tolist() == [10, 14]
     assert (np.flatnonzero(plan.learn) + 6).tolist() == list(range(8, 16))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["sac", "mbpo"])
-def test_other_agents_run_as_on_the_host(preset, tmp_path):
-    config = small(presets.PRESETS[preset])
+@pytest.mark.parametrize(("preset", "roll_out_every"), [("sac", 0), ("mbpo", 2)])
+def test_other_agents_run_as_on_the_host(preset, roll_out_every, tmp_path):
+    config = dataclasses.replace(small(presets.PRESETS[preset]), roll_out_every=roll_out_every)
     runs = [
         make(kind, tmp_path / kind.__name__, config, num_steps=24)
         for kind in (OnlineRun, DeviceRun)

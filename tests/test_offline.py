@@ -143,6 +143,7 @@ def test_dynamics_of_another_run_give_the_same_run(finished, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--eval_every=6"], "eval_every must be a multiple of config.fit_every = 4, got 6; use"),
+        (["--config.roll_out_every=2"], "roll_out_every counts steps between fits, got 2, and"),
         (["--dataset="], "dataset is missing"),
         (["--dataset=shrt/random-v0"], "shrt/random-v0"),
         (["--env=cartpole_swingup", "--termination=never"], "observations"),

@@ -19,6 +19,7 @@ from experiments.benchmark.measure import Limits
 from qusac_jax import environments
 from qusac_jax.qusac import agent, presets, replay, rollouts
 from qusac_jax.qusac.config import METHODS, Config
+from qusac_jax.qusac.state import num_rollouts
 from qusac_jax.task import Task
 
 NAMES = (*METHODS, *presets.PRESETS)
@@ -211,7 +212,7 @@ def _measure_refresh(
         jax.block_until_ready(state.model_data)
 
     units = num_seeds * _num_transitions(config)
-    num_chunks, _ = rollouts.num_chunks(_num_rollouts(config), config.num_members)
+    num_chunks, _ = rollouts.num_chunks(num_rollouts(config), config.num_members)
     return Measurement(
         units=units,
         timing=measure.timed(call, setting.repeat),
@@ -224,13 +225,9 @@ def _measure_refresh(
     )
 
 
-def _num_rollouts(config: Config) -> int:
-    return config.rollouts_per_step * config.fit_every
-
-
 def _num_transitions(config: Config) -> int:
     """Of a refresh."""
-    num_chunks, size = rollouts.num_chunks(_num_rollouts(config), config.num_members)
+    num_chunks, size = rollouts.num_chunks(num_rollouts(config), config.num_members)
     buffers = 1 + (config.num_members if config.critic_data == "member" else 0)
     return buffers * num_chunks * size * config.rollout_length
 

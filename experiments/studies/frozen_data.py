@@ -108,7 +108,7 @@ def measure(
     jitted = lambda verb, **more: jax.jit(
         functools.partial(verb, config=config, task=task, **more), donate_argnums=0
     )
-    per_refresh = config.fit_every * config.updates_per_step
+    per_refresh = config.rollout_interval * config.updates_per_step
     roll_out = jitted(agent.roll_out)
     learn = jitted(agent.learn, num_updates=per_refresh)
     parts = learner_lib.build(config, task.action_size)

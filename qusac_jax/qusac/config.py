@@ -154,7 +154,10 @@ class Config:
     # Dynamics ensemble and its rollouts.
     dynamics: DynamicsConfig = DynamicsConfig()
     fit_every: int = checked(250, _fields.integer(1))  # F, environment steps between model fits
-    rollouts_per_step: int = checked(400, _fields.integer(1))  # L, so L x F rollouts per refresh
+    # Environment steps between rollouts, counted from each fit; 0: only after fits. Between two of
+    # them, critics learn from what the policy did before.
+    roll_out_every: int = checked(0, _fields.integer(0, "0 is with each fit, 50 was tried"))
+    rollouts_per_step: int = checked(400, _fields.integer(1))  # L: L x F at once, each F steps
     rollout_length: int = checked(5, _fields.integer(1))  # k
     # uniform: anywhere in D, as in the paper; values: see `starts.by_value`.
     rollout_starts: RolloutStarts = "uniform"
@@ -243,6 +246,11 @@ class Config:
     def uses_model(self) -> bool:
         """Whether dynamics are learned and rolled out."""
         return self.critic_data != "replay"
+
+    @property
+    def rollout_interval(self) -> int:
+        """Environment steps, offline updates, between rollouts."""
+        return min(self.roll_out_every or self.fit_every, self.fit_every)
 
     @property
     def num_real(self) -> int:

@@ -4,6 +4,7 @@ Axes: N members (critic groups), M critics per member, B batch, O observation si
 J actions per next state.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ class Expectation(NamedTuple):
 
     next_observation: jax.Array  # [N, B, O]
     change: jax.Array  # [N, B, O] of the observation, in deviations of D
+    noise: jax.Array  # [N, B, O] standard deviation of that
     reward: jax.Array  # [N, B]
     terminated: jax.Array  # [N, B] whether the episode ends there
 
@@ -94,7 +96,7 @@ def _look_ahead(
     next_q = losses.group_value(next_q)
     next_q = next_q.reshape(-1, *next_observation.shape[:-1])  # [groups, N, J, B]
     next_q = jnp.where(expected.terminated[:, None], 0.0, next_q)
-    return uncertainty.Values(None, next_q, expected.reward, expected.change)
+    return uncertainty.Values(None, next_q, expected.reward, expected.change, expected.noise)
 
 
 def attraction(
@@ -127,7 +129,7 @@ def value_std(
     """sqrt(U(s, a)) `[B]` by the method; `q` `[N, M, B]` are the critics there."""
     if parts.method.local is not None:
         log_u = networks.apply(parts.unet, learner.unet, observation, action)
-        return networks.to_std(log_u)
+        return math.sqrt(parts.method.unit) * networks.to_std(log_u)
     if parts.method.direct is not None:
         values = uncertainty.Values(losses.group_value(q))
         return losses.safe_sqrt(parts.method.direct(values, parts.config.discount))

@@ -107,7 +107,8 @@ def _update_unet(
     next_log_u = networks.apply(
         parts.unet, learner.target_unet, batch.next_observation, next_action
     )
-    next_u = networks.to_variance(next_log_u)
+    unit = parts.method.unit
+    next_u = unit * networks.to_variance(next_log_u)
     target = losses.unet_target(local, batch.terminated, next_u, config.discount)
     if config.clip_u:
         # The fixed point U = E[sum of γ^2t local] lies below this cap, so it stays where it is.
@@ -115,7 +116,7 @@ def _update_unet(
 
     def loss(params: networks.Params) -> jax.Array:
         log_u = networks.apply(parts.unet, params, batch.observation, batch.action)
-        return losses.unet_loss(log_u, target)
+        return losses.unet_loss(log_u, target / unit)
 
     value, grads = jax.value_and_grad(loss)(learner.unet)
     updates, opt = parts.unet_optimizer.update(grads, learner.unet_opt)

@@ -131,14 +131,15 @@ def predictor(
     ends = termination(dynamics, config=config, task=task)
 
     def expect(observation: jax.Array, action: jax.Array) -> estimates.Expectation:
-        mean, _ = predict(dynamics, observation, action, config=config, task=task)
+        mean, std = predict(dynamics, observation, action, config=config, task=task)
         # As in rollouts: beyond the range of D, no critic has been trained, and what they say there
         # would count as disagreement of the members.
         next_observation = dynamics_lib.clip_observation(dynamics, mean[..., :-1])
         change = (next_observation - observation) / dynamics.change_std
         per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
         terminated = ends(per_member(observation), per_member(action), next_observation)
-        return estimates.Expectation(next_observation, change, mean[..., -1], terminated)
+        noise = std[..., :-1] / dynamics.change_std
+        return estimates.Expectation(next_observation, change, noise, mean[..., -1], terminated)
 
     return expect
 

@@ -36,13 +36,16 @@ _PAPER = Config(
 )
 # Not of the paper, for sparse rewards: seeks what the model knows least until there is a reward,
 # and lets go of that within 10,000 steps. Rollouts are long, and every second starts by value.
-# Observations are of the scale of 1 for all networks, whatever their units.
+# Observations are of the scale of 1 for all networks, whatever their units. A reward that takes
+# hundreds of steps and the cost of each is worth next to nothing at a discount of 0.99.
 _EXPLORE = Config(
-    method="disagreement",
+    method="information_gain",
+    discount=0.995,
     risk_schedule="linear:20:0.5:100000",
     risk_awaits_reward=True,
     relative_risk=True,
     critic_steps=5,
+    roll_out_every=50,
     rollouts_per_step=200,
     rollout_length=10,
     rollout_starts="values",
@@ -112,6 +115,7 @@ def offline(config: Config) -> Config:
         risk_schedule=None,
         risk_awaits_reward=False,
         relative_risk=False,
+        discount=0.99,
         batch_size=512,
         actor_hidden=(256, 256, 256),
         critic_hidden=(256, 256, 256),
@@ -120,6 +124,7 @@ def offline(config: Config) -> Config:
         replay_capacity=1_000_000,
         real_ratio=0.5,
         fit_every=1_000,
+        roll_out_every=0,
         rollouts_per_step=50,
         rollout_length=15,
         rollout_starts="uniform",

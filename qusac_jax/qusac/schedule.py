@@ -12,14 +12,15 @@ from qusac_jax.qusac.config import Config
 class Due(NamedTuple):
     """What a step asks for, in this order."""
 
-    refresh: bool  # new rollouts, online after a fit of the dynamics: `refresh`
+    refresh: bool  # a fit of the dynamics and new rollouts: `refresh`
+    roll_out: bool  # new rollouts of the dynamics as they are: `roll_out`
     learn: bool  # gradient updates: `learn`, or within `train_step`
 
 
 def online(step: int, *, config: Config) -> Due:
     """What is due at an environment step (Algorithm 2).
 
-    A refresh comes before the step's own transition is stored, so the first fit sees one
+    Fits and rollouts come before the step's own transition is stored, so the first fit sees one
     transition fewer than the warm-up has steps.
 
     Args:
@@ -30,22 +31,25 @@ def online(step: int, *, config: Config) -> Due:
         What to do with the transition of this step, beside storing it and acting (line 11).
     """
     if step < config.warmup_steps:
-        return Due(refresh=False, learn=False)
-    is_multiple = (step - config.warmup_steps) % config.fit_every == 0  # line 5
-    return Due(refresh=config.uses_model and is_multiple, learn=True)  # lines 6-10, 12-16
+        return Due(refresh=False, roll_out=False, learn=False)
+    since_fit = (step - config.warmup_steps) % config.fit_every
+    refresh = config.uses_model and since_fit == 0  # line 5
+    roll_out = config.uses_model and since_fit % config.rollout_interval == 0
+    return Due(refresh=refresh, roll_out=roll_out and not refresh, learn=True)  # lines 6-10, 12-16
 
 
 def offline(update: int, *, config: Config) -> Due:
     """What is due before a gradient update of offline training (Algorithm 3).
 
-    The dynamics are fitted once before the first update (line 2), so that a refresh only rolls them
-    out again, from states of the dataset: `roll_out` takes the place of `refresh`.
+    The dynamics are fitted once before the first update (line 2); rollouts start at states of the
+    dataset.
 
     Args:
         update: number of gradient updates done, g of line 3; 0 before the first.
         config: hyperparameters; `fit_every` is F.
 
     Returns:
-        What to do now. Up to the next refresh there are F updates: `learn(num_updates=F)`.
+        What to do now. Up to the next rollouts there are F updates: `learn(num_updates=F)`.
     """
-    return Due(refresh=config.uses_model and update % config.fit_every == 0, learn=True)  # line 4
+    is_due = config.uses_model and update % config.rollout_interval == 0  # line 4
+    return Due(refresh=False, roll_out=is_due, learn=True)

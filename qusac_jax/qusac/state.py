@@ -108,8 +108,8 @@ def dynamics_model(config: Config, task: Task) -> DynamicsNetwork:
 
 
 def num_rollouts(config: Config) -> int:
-    """L F, the rollouts of a refresh for each buffer."""
-    return config.rollouts_per_step * config.fit_every
+    """Rollouts made at once for each buffer: L F, or fewer where they are more frequent."""
+    return config.rollouts_per_step * config.rollout_interval
 
 
 def model_capacity(config: Config) -> int:

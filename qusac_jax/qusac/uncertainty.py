@@ -14,6 +14,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+# A thousandth of a deviation, about the least that members of a good model differ by. In units of
+# deviations all U would be far below 1, and errors of the U-net in what is not known, fifty times
+# themselves after the UBE, more than all there is of U in what is known.
+_DISAGREEMENT_UNIT = 1e-6
+
 
 class Values(NamedTuple):
     """What is known about B pairs (s, a), for a method to read its uncertainty off."""
@@ -24,6 +29,7 @@ class Values(NamedTuple):
     next_q: jax.Array | None = None  # [N, N, J, B], as for `gap`; 0 where a member expects an end
     reward: jax.Array | None = None  # [N, B] mean rewards
     change: jax.Array | None = None  # [N, B, O] mean changes of the observation, in units of D's
+    noise: jax.Array | None = None  # [N, B, O] their standard deviations, of each member's Gaussian
 
 
 class Method(NamedTuple):
@@ -39,6 +45,9 @@ class Method(NamedTuple):
     min_groups: int = 1  # critic groups that it takes to disagree
     min_models: int = 0  # members of the model that it takes; above 0, it looks ahead
     compares_actions: bool = False  # whether it needs several actions per next state
+    # Of U, for the U-net, whose symlog tells values above 1 apart by their ratio and values below
+    # by their difference.
+    unit: float = 1.0
 
 
 def member_variance(x: jax.Array) -> jax.Array:
@@ -127,6 +136,25 @@ def disagreement(change: jax.Array) -> jax.Array:
     return jnp.mean(jnp.minimum(member_variance(change), 1.0), axis=-1)
 
 
+def information_gain(change: jax.Array, noise: jax.Array) -> jax.Array:
+    """What a transition would tell about the dynamics, in nats: mean over its components.
+
+    1/2 log(1 + epistemic variance / aleatoric variance), the bound of OpAX (Sukhija et al., 2023);
+    the paper has no such method. The variance over members is compared with the noise that they
+    expect. What no model can get right, such as a cart that hits the end of its rail, they take
+    for noise: however much they disagree there, it tells little.
+
+    Args:
+        change: `[N, B, O]` expected s' - s of each member, in any units.
+        noise: `[N, B, O]` its standard deviation by each member, in the same.
+
+    Returns:
+        `[B]`, at least 0.
+    """
+    aleatoric = jnp.mean(jnp.square(noise), axis=0)
+    return 0.5 * jnp.mean(jnp.log1p(member_variance(change) / aleatoric), axis=-1)
+
+
 def _propagated_upper_bound(values: Values, discount: float) -> jax.Array:
     """γ² times w_ub of eq. (12), modified_rewards; the critics' variance contains the rewards'."""
     return discount**2 * ensemble_var(_given(values.q))
@@ -160,6 +188,12 @@ def _propagated_disagreement(values: Values, discount: float) -> jax.Array:
     return disagreement(_given(values.change))
 
 
+def _propagated_information_gain(values: Values, discount: float) -> jax.Array:
+    """The information gain, likewise."""
+    del discount
+    return information_gain(_given(values.change), _given(values.noise))
+
+
 def _critics_variance(values: Values, discount: float) -> jax.Array:
     """The critics' variance itself, as an estimate of U."""
     del discount
@@ -182,6 +216,9 @@ METHODS: Mapping[str, Method] = types.MappingProxyType(
             local=_propagated_exact_ube, min_groups=2, min_models=2, compares_actions=True
         ),
         "centered_upper_bound": Method(local=_propagated_centered, min_groups=2),
-        "disagreement": Method(local=_propagated_disagreement, min_models=2),
+        "disagreement": Method(
+            local=_propagated_disagreement, min_models=2, unit=_DISAGREEMENT_UNIT
+        ),
+        "information_gain": Method(local=_propagated_information_gain, min_models=2),
     }
 )

@@ -36,6 +36,7 @@ from qusac_jax.qusac.config import METHODS, Config, DynamicsConfig
         ("regularizer", "kombo", r"regularizer 'kombo' is unknown \(did you mean 'combo'\?\)"),
         ("regularizer", "combo", "real_ratio 0.0 of batch_size 256; use .* a real_ratio such as"),
         ("regularizer_weight", float("nan"), "regularizer_weight"),
+        ("roll_out_every", -1, "roll_out_every"),
     ],
 )
 def test_bad_value_is_named(field, value, message):
@@ -127,7 +128,7 @@ def test_small_sizes_draw_as_many_transitions_however_long_rollouts_are():
 
 
 @pytest.mark.parametrize(
-    ("name", "method"), [("explore", "disagreement"), ("explore_upper_bound", "upper_bound")]
+    ("name", "method"), [("explore", "information_gain"), ("explore_upper_bound", "upper_bound")]
 )
 def test_nothing_is_explored_offline(name, method):
     config = presets.get(name, is_offline=True)
@@ -164,6 +165,6 @@ def test_unknown_preset_is_named():
         presets.get("mpbo")
 
 
-def test_methods_are_the_five_of_the_paper_and_two_more():
+def test_methods_are_the_five_of_the_paper_and_three_more():
     paper = {"ensemble_mean", "ensemble_var", "upper_bound", "pombu", "exact_ube"}
-    assert set(METHODS) == paper | {"centered_upper_bound", "disagreement"}
+    assert set(METHODS) == paper | {"centered_upper_bound", "disagreement", "information_gain"}

@@ -32,7 +32,7 @@ def groups(config, batch):
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (config.num_groups, *x.shape)), steps)
 
 
-def train(config, make_batch, num_updates, learner=None):
+def train(config, make_batch, num_updates, learner=None, predict=None):
     """Updates on fresh batches `make_batch(key)`, the same for all critic groups."""
     example = make_batch(jax.random.key(0))
     sizes = (example.observation.shape[-1], example.action.shape[-1])
@@ -45,7 +45,7 @@ def train(config, make_batch, num_updates, learner=None):
             key_batch, key_update = jax.random.split(key)
             batch = make_batch(key_batch)
             return learner_lib.update(
-                learner, groups(config, batch), batch, None, key_update, config=config
+                learner, groups(config, batch), batch, predict, key_update, config=config
             )
 
         return jax.lax.scan(step, learner, keys)
@@ -64,7 +64,8 @@ def predictions(key, num_members, size):
     next_observation = jax.random.normal(keys[0], (num_members, size, 2))
     reward = jax.random.normal(keys[1], (num_members, size))
     ends = jax.random.bernoulli(keys[2], 0.3, reward.shape)
-    return estimates.Expectation(next_observation, 0.5 * next_observation, reward, ends)
+    noise = 1.0 + jnp.abs(next_observation)
+    return estimates.Expectation(next_observation, 0.5 * next_observation, noise, reward, ends)
 
 
 def one_step_batch(key, size=64):
@@ -183,6 +184,34 @@ def test_unet_solves_the_ube_on_a_chain(clip_u):
 
 
 @pytest.mark.slow
+def test_unet_tells_small_disagreements_apart():
+    # Members of a good model differ by thousandths of a deviation. The two of this one do so by
+    # d(s) = (1 + 3 s) 1e-5 in variance, and U_t = d_t + γ² U_{t+1}, with nothing after the last.
+    length = 4
+    config = dataclasses.replace(PROBE, method="disagreement", discount=0.9)
+    variance = lambda state: 1e-5 * (1.0 + 3.0 * state)
+
+    def predict(observation, action):
+        half = jnp.sqrt(variance(observation) / 2.0)
+        change = jnp.stack([half, -half])
+        nothing = jnp.zeros(change.shape[:-1])
+        following = observation + change
+        return estimates.Expectation(following, change, change, nothing, nothing > 0)
+
+    batch = functools.partial(chain_batch, length=length)
+    learner, _ = train(config, batch, 4_000, predict=predict)
+    states = (jnp.arange(length) / length)[:, None]
+    expected = np.zeros(length + 1)
+    for t in reversed(range(length)):
+        expected[t] = variance(t / length) + 0.81 * expected[t + 1]
+    parts = learner_lib.build(config, 1)
+    action = jnp.zeros((length, 1))
+    q = q_values(config, learner, states, action)
+    std = estimates.value_std(parts, learner, states, action, q)
+    np.testing.assert_allclose(std**2, expected[:-1], rtol=0.1)
+
+
+@pytest.mark.slow
 def test_a_u_that_is_too_high_is_forgotten_at_the_rate_of_its_target():
     # Every state loops to itself: U = γ² w / (1 - γ²). From e^10 the excess falls by a factor e in
     # 1 / (τ (1 - γ²)) updates: 105 with τ = 0.05 and 1,050 with 0.005.
@@ -285,7 +314,13 @@ def test_temperature_reaches_the_target_entropy():
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param("pombu", marks=pytest.mark.slow), "exact_ube", "disagreement"]
+    "method",
+    [
+        pytest.param("pombu", marks=pytest.mark.slow),
+        "exact_ube",
+        "disagreement",
+        "information_gain",
+    ],
 )
 def test_members_that_agree_are_not_uncertain(method):
     # The same model and critic five times, and a policy that is random: nothing is epistemic.
@@ -308,7 +343,7 @@ def test_local_uncertainty_is_that_of_loops_over_members(method):
     learner = learner_lib.init(jax.random.key(0), config, 2, 1)
     learner = learner._replace(critic=jax.tree.map(lambda x: 3.0 * x, learner.critic))
     prediction = predictions(jax.random.key(2), 3, 6)
-    next_observation, _, reward, ends = prediction
+    next_observation, *_, reward, ends = prediction
     assert 0 < ends.sum() < ends.size
     batch = one_step_batch(jax.random.key(2), 6)
     parts = learner_lib.build(config, 1)

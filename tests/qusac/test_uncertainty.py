@@ -63,6 +63,21 @@ def test_what_no_member_has_any_idea_of_counts_for_one():
     np.testing.assert_allclose(uncertainty.disagreement(change), [0.75, 1.0])
 
 
+def test_information_gain_compares_what_is_unknown_with_noise():
+    # Two members, three states, variances over them 1/2 and 0. As much noise as that in the first
+    # component, much more in the second state, none to speak of in the third.
+    change = jnp.broadcast_to(jnp.array([[1.0, 5.0], [2.0, 5.0]])[:, None], (2, 3, 2))
+    noise = jnp.sqrt(jnp.array([0.5, 1e6, 0.5 / (np.e**4 - 1)]))
+    noise = jnp.broadcast_to(noise[None, :, None], (2, 3, 2))
+    gain = uncertainty.information_gain(change, noise)
+    np.testing.assert_allclose(gain, [0.25 * np.log(2), 0.0, 1.0], rtol=1e-5, atol=1e-6)
+    # No unit of the observation matters.
+    units = jnp.array([1e-3, 10.0])
+    np.testing.assert_allclose(
+        uncertainty.information_gain(units * change, units * noise), gain, rtol=1e-5
+    )
+
+
 def test_centered_ignores_what_critics_differ_in_by_a_constant():
     method = uncertainty.METHODS["centered_upper_bound"].local
     q = jax.random.normal(jax.random.key(0), (3, 50))

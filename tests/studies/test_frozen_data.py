@@ -26,7 +26,7 @@ def test_what_is_learned_from_does_not_change_and_the_agent_does(tiny_run):
     assert start.learner.log_temperature == old.learner.log_temperature
     weights = jax.tree.leaves(start.actor)
     assert any((a != b).any() for a, b in zip(weights, jax.tree.leaves(old.actor), strict=True))
-    per_refresh = config.fit_every * config.updates_per_step
+    per_refresh = config.rollout_interval * config.updates_per_step
     rows = frozen_data.measure(
         saved, start, config, num_updates=3 * per_refresh, episodes=2, line=2 * per_refresh
     )
