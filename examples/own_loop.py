@@ -16,9 +16,9 @@ env = gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), -1.0, 1.0)  # your own
 never = lambda observation, action, next_observation: jnp.zeros(observation.shape[:-1], bool)
 task = qusac.Task(observation_size=3, action_size=1, termination=never)
 config = dataclasses.replace(qusac.presets.get("qusac", "small"), warmup_steps=1_000)
-train_step, collect, refresh = (
+train_step, collect, refresh, roll_out = (
     jax.jit(functools.partial(verb, config=config, task=task), donate_argnums=0)
-    for verb in (qusac.train_step, qusac.collect, qusac.refresh)
+    for verb in (qusac.train_step, qusac.collect, qusac.refresh, qusac.roll_out)
 )
 state = qusac.init(jax.random.key(0), config=config, task=task)
 observation, _ = env.reset(seed=0)
@@ -33,6 +33,8 @@ for step in range(1, num_steps + 1):
     due = qusac.schedule.online(step, config=config)  # Algorithm 2
     if due.refresh:
         state, _ = refresh(state)
+    if due.roll_out:
+        state = roll_out(state)
     state, action, *_ = (train_step if due.learn else collect)(state, transition, observation)
     action = np.asarray(action)
 best_action = qusac.act(state.actor, observation, config=config, task=task)  # the mean action

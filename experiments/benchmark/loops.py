@@ -168,9 +168,8 @@ def _measure_device(
     vector = DeviceVector(on_device, range(num_seeds))
     task = vector.spec.task("never")
     state = filled_state(config, task, num_seeds, config.replay_capacity)
-    plan = device_loop.Plan(
-        np.array(steps, np.int32), np.zeros(steps, bool), np.full(steps, learns)
-    )
+    never = np.zeros(steps, bool)
+    plan = device_loop.Plan(np.array(steps, np.int32), never, never, np.full(steps, learns))
     run_steps = functools.partial(
         device_loop.run_steps,
         env=vector.environment,
