@@ -3,9 +3,10 @@
 The pendulum of the suite pays nothing until it stands, hundreds of steps after it has hung at
 rest, and on the way the action cost has to be paid. Its state has two numbers, so that value
 iteration on a grid finds the best that any agent can do. Prints for each discount and action cost
-the optimal values of hanging at rest, where an agent that does nothing has 0, and of standing; what
-the optimal policy earns in 1,000 steps from hanging, without the cost; and after how many of them
-it has its first reward.
+the optimal values of hanging at rest, where an agent that does nothing has 0, and of standing. They
+are those of the grid, which smooths; so beside them is the discounted return, costs and all, that
+the policy greedy for them has from hanging, which no optimum is below. Then its return in 1,000
+steps, without the cost, and after how many of them it has its first reward.
 
 Axes: T angles, V velocities, A actions.
 """
@@ -60,7 +61,8 @@ class Solution(NamedTuple):
 
     bottom: float  # optimal value, hanging at rest
     top: float  # optimal value, standing at rest
-    task_return: float  # of the optimal policy from the bottom, without action cost
+    earned: float  # discounted return of the greedy policy from the bottom, with action cost
+    task_return: float  # of that policy, undiscounted and without action cost
     first: int | None  # steps until its first reward; None if there is none
 
 
@@ -155,14 +157,16 @@ def solve(pendulum: Pendulum, grid: Grid, discount: float, action_cost: float) -
         round((angle + np.pi) / (2 * np.pi) * len(grid.angle)) % len(grid.angle),
         int(np.abs(grid.velocity - velocity).argmin()),
     )
-    angle, velocity, rewarded = np.pi, 0.0, []
-    for _ in range(_EPISODE):
+    angle, velocity, rewarded, earned = np.pi, 0.0, [], 0.0
+    for step in range(_EPISODE):
         best = _ACTIONS[q[nearest(angle, velocity)].argmax()]
         angle, velocity = pendulum.step(angle, velocity, best)
         rewarded.append(np.cos(angle) >= _STANDS)
+        earned += discount**step * (rewarded[-1] - action_cost * best**2)
     return Solution(
         bottom=float(q[nearest(np.pi, 0.0)].max()),
         top=float(q[nearest(0.0, 0.0)].max()),
+        earned=float(earned),
         task_return=float(np.sum(rewarded)),
         first=int(np.argmax(rewarded)) if any(rewarded) else None,
     )
@@ -175,14 +179,14 @@ def main(argv: Sequence[str] = sys.argv) -> int:
     def run() -> None:
         pendulum = identify()
         grid = make_grid(pendulum, options.points)
-        print("| discount | action cost | value, hanging | standing | return | first reward |")
-        print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+        print("| discount | action cost | hanging | standing | earned | return | first reward |")
+        print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
         for discount, action_cost in itertools.product(options.discount, options.action_cost):
             found = solve(pendulum, grid, discount, action_cost)
             first = "never" if found.first is None else str(found.first)
             print(
                 f"| {discount:g} | {action_cost:g} | {found.bottom:.2f} | {found.top:.1f} | "
-                f"{found.task_return:.0f} | {first} |",
+                f"{found.earned:.2f} | {found.task_return:.0f} | {first} |",
                 flush=True,
             )
 

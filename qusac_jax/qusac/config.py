@@ -156,7 +156,7 @@ class Config:
     fit_every: int = checked(250, _fields.integer(1))  # F, environment steps between model fits
     # Environment steps between rollouts, counted from each fit; 0: only after fits. Between two of
     # them, critics learn from what the policy did before.
-    roll_out_every: int = checked(0, _fields.integer(0, "0 is with each fit, 50 was tried"))
+    roll_out_every: int = checked(0, _fields.integer(0, "0 is with each fit, 50 is explore's"))
     rollouts_per_step: int = checked(400, _fields.integer(1))  # L: L x F at once, each F steps
     rollout_length: int = checked(5, _fields.integer(1))  # k
     # uniform: anywhere in D, as in the paper; values: see `starts.by_value`.

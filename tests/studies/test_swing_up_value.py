@@ -50,6 +50,9 @@ def test_costs_make_swinging_up_worth_less_and_prohibitive_ones_nothing(pendulum
         swing_up_value.solve(pendulum, grid, 0.99, cost) for cost in (0.0, 0.05, 10.0)
     )
     assert free.bottom > dear.bottom > 0.0
+    # No policy earns more than the optimum, but for what the grid smooths.
+    assert 0.5 * free.bottom < free.earned < 1.5 * free.bottom
+    assert prohibitive.earned == 0.0
     assert prohibitive.bottom == pytest.approx(0.0, abs=1e-6)
     assert free.task_return > 500.0
     assert free.first is not None
