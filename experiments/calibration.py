@@ -19,6 +19,7 @@ from absl import flags
 
 from experiments import calibration_figure, calibration_returns, cli, files, run_command
 from experiments.calibration_returns import Returns
+from qusac_jax.qusac.uncertainty import METHODS
 
 _FEWEST = 3  # values that a correlation says something about
 
@@ -51,22 +52,28 @@ def run(options: Any, paths: Sequence[str]) -> None:
         num_draws=options.draws,
         seed=options.seed,
     )
-    rows = statistics(returns)
+    is_of_values = METHODS[saved.config.method].is_of_values
+    rows = statistics(returns, is_of_values=is_of_values)
     _write_csv(numbers, saved.seeds, rows)
     predictions = calibration_figure.Predictions(returns.value, returns.std, returns.real)
-    calibration_figure.draw(predictions, saved.seeds, picture, _spreads(returns))
+    calibration_figure.draw(
+        predictions, saved.seeds, picture, _spreads(returns), is_of_values=is_of_values
+    )
     left = saved.config.discount**returns.length
     print(f"{saved.spec.name}, step {step}: returns of {returns.length} steps")
     if left > 2 * calibration_returns.TAIL:
         print(f"{left:.0%} of an even stream of rewards comes after the last of them")
+    if not is_of_values:
+        print(f"U of {saved.config.method!r} is no variance of values: see its correlations alone")
     print(table(saved.seeds, rows))
     print(f"\npicture and numbers -> {picture}, {numbers}")
 
 
-def statistics(returns: Returns) -> dict[str, np.ndarray]:
+def statistics(returns: Returns, *, is_of_values: bool = True) -> dict[str, np.ndarray]:
     """`[R]` each, by what it says; NaN where there is nothing to say.
 
-    A Gaussian with standard deviation sqrt(U) has 68 and 95 % within one and two of them.
+    A Gaussian with standard deviation sqrt(U) has 68 and 95 % within one and two of them. Where U
+    is no variance of values, that is not asked.
     """
     model_mean = returns.member.mean(1)
     deviation = returns.member - model_mean[:, None]
@@ -85,6 +92,8 @@ def statistics(returns: Returns) -> dict[str, np.ndarray]:
         "models: within 1 sqrt(U)": _within(deviation, std[:, None]),
         "models: within 2 sqrt(U)": _within(deviation, 2 * std[:, None]),
     }
+    if not is_of_values:
+        rows = {name: values for name, values in rows.items() if "within" not in name}
     if returns.member_value.shape[1] == returns.member.shape[1] > 1:
         critic = returns.member_value - returns.value[:, None]
         rows["critics: std over members"] = _mean(returns.member_value.std(1, ddof=1))

@@ -38,6 +38,8 @@ def draw(
     seeds: Sequence[int],
     path: pathlib.Path,
     spreads: Spreads | None = None,
+    *,
+    is_of_values: bool = True,
 ) -> pathlib.Path:
     """Expected against actual returns, and sqrt(U) against the error, a colour for each seed.
 
@@ -46,12 +48,15 @@ def draw(
         seeds: R, for the legend.
         path: of the PNG.
         spreads: a second row for the members, if given.
+        is_of_values: whether U is a variance of values. If not, no error is too large for it.
     """
     figure = Figure((8, 3.6 if spreads is None else 7.0), layout="constrained")
     panels = figure.subplots(1 if spreads is None else 2, 2, squeeze=False)
     _draw_predictions(panels[0], predictions, seeds)
+    _finish_std(panels[0, 1], predictions.std, "values", is_of_values)
     if spreads is not None:
         _draw_spreads(panels[1], spreads)
+        _finish_std(panels[1, 0], spreads.std, "members' models", is_of_values)
     style.legend(figure, panels[0, 0].get_legend_handles_labels()[0], where="upper")
     figure.savefig(path)
     return path
@@ -67,9 +72,8 @@ def _draw_predictions(
         left.scatter(predictions.discounted_return[i], predictions.q[i], **dots)
         right.scatter(predictions.std[i], error[i], **dots)
     _draw_diagonal(left, predictions.q, predictions.discounted_return)
-    _draw_diagonal(right, 0.0, predictions.std)
     left.set(xlabel="discounted return", ylabel="expected return Q", title="above: overestimated")
-    right.set(xlabel="sqrt(U)", ylabel="|Q - discounted return|", title="above: overconfident")
+    right.set(ylabel="|Q - discounted return|")
 
 
 def _draw_spreads(panels: Sequence[Axes], spreads: Spreads) -> None:
@@ -78,18 +82,22 @@ def _draw_spreads(panels: Sequence[Axes], spreads: Spreads) -> None:
         left.scatter(spreads.std[i], spreads.model[i], **_dots(i))
         own, critic = spreads.model_deviation[i].ravel(), spreads.critic_deviation[i].ravel()
         right.scatter(own, critic, **{**_dots(i), "s": 8, "alpha": 0.5})
-    _draw_diagonal(left, 0.0, spreads.std)
     _draw_diagonal(right, spreads.model_deviation)
-    left.set(
-        xlabel="sqrt(U)",
-        ylabel="std of returns over members",
-        title="members' models; above: overconfident",
-    )
+    left.set(ylabel="std of returns over members")
     right.set(
         xlabel="return in its model - mean of models",
         ylabel="its critic - mean of critics",
         title="members' critics",
     )
+
+
+def _finish_std(panel: Axes, std: np.ndarray, what: str, is_of_values: bool) -> None:
+    """Says how the panel is read whose x axis is sqrt(U)."""
+    if is_of_values:
+        _draw_diagonal(panel, 0.0, std)
+        panel.set(xlabel="sqrt(U)", title=f"{what}; above: overconfident")
+    else:
+        panel.set(xlabel="sqrt(U), which is not in units of values", title=what)
 
 
 def _dots(index: int) -> dict[str, Any]:

@@ -243,27 +243,19 @@ def define_config(options: flags.FlagValues, name: str, config: Any, about: str)
         flags.DEFINE_flag(flag, options, module_name=about)
 
 
-def read_config(options: flags.FlagValues, name: str, base: Any) -> Any:
-    """A dataclass with what the command line changes of it.
+def given_fields(options: flags.FlagValues, name: str) -> dict[str, Any]:
+    """What the command line says of a dataclass, by field; names of nested ones have dots.
 
     Args:
         options: parsed, and once given to `define_config`.
         name: of the group of flags.
-        base: of the type that the flags were defined for; perhaps with other values.
-
-    Raises:
-        ValueError: if the dataclass refuses a value.
     """
-    changes = {}
-    for field in dataclasses.fields(base):
-        flag_name, value = f"{name}.{field.name}", getattr(base, field.name)
-        if dataclasses.is_dataclass(value):
-            changed = read_config(options, flag_name, value)
-            if changed is not value:
-                changes[field.name] = changed
-        elif options[flag_name].present:
-            changes[field.name] = options[flag_name].value
-    return dataclasses.replace(base, **changes) if changes else base
+    prefix = f"{name}."
+    return {
+        flag.removeprefix(prefix): options[flag].value
+        for flag in options
+        if flag.startswith(prefix) and options[flag].present
+    }
 
 
 class _FieldParser(flags.ArgumentParser):

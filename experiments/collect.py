@@ -171,9 +171,8 @@ def _config(options: Any, num_steps: int) -> qusac.Config:
         replay_capacity=max(num_steps, preset.warmup_steps),
         warmup_steps=max(_LEAST_WARMUP, min(preset.warmup_steps, num_steps // 10)),
     )
-    if options.config_file:
-        base = config_file.changed(base, config_file.read(options.config_file))
-    config = cli.read_config(options, "config", base)
+    given = config_file.read(options.config_file) if options.config_file else None
+    config = config_file.read_config(options, base, given)
     if config.uses_model:
         raise ValueError(
             f"config.critic_data is {config.critic_data!r}, but datasets are collected with SAC; "

@@ -1,4 +1,4 @@
-"""Hyperparameters from a JSON file: `--config_file=FILE`.
+"""Hyperparameters from a preset, a JSON file and flags: `--config_file=FILE --config.FIELD=VALUE`.
 
 The file is the config.json of a run, whose hyperparameters are all taken, or a mapping of some
 hyperparameters to values: nested as there, or with names as the flags have them, such as
@@ -9,11 +9,12 @@ import dataclasses
 import difflib
 import pathlib
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from absl import flags
 
+from experiments import cli
 from experiments.files import flatten, read_json
 from qusac_jax._messages import did_you_mean
 from qusac_jax.qusac.presets import PRESETS
@@ -24,7 +25,7 @@ class Given(NamedTuple):
 
     path: pathlib.Path
     fields: dict[str, Any]  # by name, such as `dynamics.hidden`
-    preset: str | None  # of the run whose config.json it is
+    preset: str | None  # of the run whose config.json it is; None for some fields and values
 
 
 def define_flag(options: flags.FlagValues) -> None:
@@ -56,6 +57,35 @@ def read(path: str) -> Given:
     return Given(pathlib.Path(path), flatten(inner), preset or "qusac")
 
 
+# What a program makes of all fields, knowing the names of those that the file or a flag gives.
+Change = Callable[[dict[str, Any], Collection[str]], dict[str, Any]]
+
+
+def read_config(
+    options: Any, base: Any, given: Given | None, *, change: Change | None = None
+) -> Any:
+    """The hyperparameters that a preset, a file and flags make together, the last one winning.
+
+    Only the result is checked: what one of them says may be right with the others alone.
+
+    Args:
+        options: the flags, with a group `config`.
+        base: the dataclass of the preset, perhaps with others inside.
+        given: the file, if there is one.
+        change: of the result, before it is checked.
+
+    Raises:
+        ValueError: for a name that is no field, and for a value that the dataclass refuses.
+    """
+    base = base if given is None else _base(base, given)
+    flags_given = cli.given_fields(options, "config")
+    file_given = {} if given is None else given.fields
+    values = flatten(dataclasses.asdict(base)) | file_given | flags_given
+    if change is not None:
+        values = change(values, {*file_given, *flags_given})
+    return replaced(base, values) if given is None else _blaming(given, base, values)
+
+
 def changed(config: Any, given: Given) -> Any:
     """A dataclass with the values of the file in place of its own.
 
@@ -66,6 +96,14 @@ def changed(config: Any, given: Given) -> Any:
     Raises:
         ValueError: for a name that is no field, and for a value that the dataclass refuses.
     """
+    return _blaming(given, _base(config, given), given.fields)
+
+
+def _base(config: Any, given: Given) -> Any:
+    """What the file changes, after a look at its names.
+
+    A field that a run does not have came later than it, and its default means what was so then.
+    """
     known = list(flatten(dataclasses.asdict(config)))
     for name in given.fields:
         if name not in known:
@@ -73,8 +111,12 @@ def changed(config: Any, given: Given) -> Any:
                 f"config_file {str(given.path)!r}: {name!r} is no hyperparameter"
                 f"{_suggestion(name, known)}; leave it out, or see --help for the names"
             )
+    return config if given.preset is None else type(config)()
+
+
+def _blaming(given: Given, base: Any, values: Mapping[str, Any]) -> Any:
     try:
-        return _replaced(config, given.fields)
+        return replaced(base, values)
     except ValueError as error:
         raise ValueError(f"config_file {str(given.path)!r}: {error}") from error
 
@@ -88,13 +130,23 @@ def _suggestion(name: str, known: list[str]) -> str:
     return did_you_mean(name, known)
 
 
-def _replaced(config: Any, fields: Mapping[str, Any], prefix: str = "") -> Any:
+def replaced(config: Any, fields: Mapping[str, Any], prefix: str = "") -> Any:
+    """A dataclass with other values, and lists of JSON as tuples.
+
+    Args:
+        config: perhaps with other dataclasses inside.
+        fields: values by name, such as `dynamics.hidden`.
+        prefix: of the names of these fields.
+
+    Raises:
+        ValueError: for a value that the dataclass refuses.
+    """
     hints = typing.get_type_hints(type(config))
     changes = {}
     for field in dataclasses.fields(config):
         name, value = prefix + field.name, getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            changes[field.name] = _replaced(value, fields, f"{name}.")
+            changes[field.name] = replaced(value, fields, f"{name}.")
         elif name in fields:
             changes[field.name] = _converted(fields[name], hints[field.name])
     return dataclasses.replace(config, **changes)

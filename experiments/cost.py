@@ -26,18 +26,6 @@ _FLOAT = 4  # bytes
 _FORWARD_AND_BACKWARD = 2  # activations, and the gradients with respect to them
 _LEAST_COPY = 10_000  # bytes of an environment, whose Python objects alone are as large
 _PARTS = ("D", "the model's buffers", "networks", "work space")
-_TO_LOWER = (
-    ("--config.replay_capacity",),
-    (
-        "--config.num_members",
-        "--config.rollouts_per_step",
-        "--config.rollout_length",
-        "--config.fit_every",
-        "--config.retain_refreshes",
-    ),
-    ("--config.num_members", "the layer sizes"),
-    ("--config.batch_size", "--config.num_members", "--config.gap_samples"),
-)
 _SHARE_TO_LOWER = 0.05  # of all bytes; what takes less is not worth lowering
 
 
@@ -119,13 +107,15 @@ def update_flops(config: qusac.Config, task: qusac.Task) -> float:
     if config.uses_unet:
         method = uncertainty.METHODS[config.method]
         total += unet * (1 + 3 + 2) + actor
-        if method.min_models:
-            samples = config.gap_samples if method.compares_actions else 1
-            model = _model_flops(config, task) * batch
-            total += model * n + n * samples * (critic * groups + actor)
-        else:
-            total += critic * groups
+        total += _model_flops(config, task) * batch * n if method.min_models else critic * groups
+        if method.reads_next_values:
+            total += n * _actions(config) * (critic * groups + actor)
     return float(total)
+
+
+def _actions(config: qusac.Config) -> int:
+    """Drawn at each next state that a member expects."""
+    return config.gap_samples if uncertainty.METHODS[config.method].compares_actions else 1
 
 
 def fit_flops(config: qusac.Config, task: qusac.Task) -> float:
@@ -180,10 +170,9 @@ def _update_bytes(config: qusac.Config, task: qusac.Task) -> int:
     inputs = task.observation_size + task.action_size
     critics = config.num_groups * config.num_critics
     floats = _FORWARD_AND_BACKWARD * critics * (inputs + sum(config.critic_hidden))
-    method = uncertainty.METHODS[config.method]
-    if method.min_models:
-        samples = config.gap_samples if method.compares_actions else 1
-        floats += config.num_members * samples * critics * max(inputs, *config.critic_hidden, 1)
+    if uncertainty.METHODS[config.method].reads_next_values:
+        next_states = config.num_members * _actions(config)
+        floats += next_states * critics * max(inputs, *config.critic_hidden, 1)
     return _FLOAT * config.batch_size * floats
 
 
@@ -215,19 +204,53 @@ def _seeds_in_one_memory(num_seeds: int, devices: Sequence[Any]) -> int:
 
 
 def check_memory(
-    config: qusac.Config, task: qusac.Task, num_seeds: int, devices: Sequence[Any]
+    config: qusac.Config,
+    task: qusac.Task,
+    num_seeds: int,
+    devices: Sequence[Any],
+    *,
+    has_dataset: bool = False,
 ) -> None:
     """Raises `ValueError` if a run cannot fit into the memory of its devices.
 
     Where a device does not say how much memory it has, nothing is refused.
+
+    Args:
+        config: hyperparameters.
+        task: the environment's sizes.
+        num_seeds: trained together.
+        devices: that they are shared out to.
+        has_dataset: whether D is a dataset, which is as large as it is.
     """
     needed = memory(config, task, _seeds_in_one_memory(num_seeds, devices))
     available = _memory.available(devices[0])
     if available is not None and needed.total > available:
+        flags = to_lower(needed, _behind(config, has_dataset))
         raise ValueError(
             f"the run needs {describe_memory(config, task, num_seeds, devices)}; lower "
-            f"{to_lower(needed, _TO_LOWER)} or --num_seeds, or take --size=small"
+            f"{f'{flags} or ' if flags else ''}--num_seeds, or take "
+            f"{'a smaller dataset or ' if has_dataset else ''}--size=small"
         )
+
+
+def _behind(config: qusac.Config, has_dataset: bool) -> Sequence[Sequence[str]]:
+    """The flags that decide about each part of `Memory`."""
+    interval = "fit_every" if config.rollout_interval == config.fit_every else "roll_out_every"
+    fields = (
+        () if has_dataset else ("replay_capacity",),
+        (
+            *(("num_members",) if config.critic_data == "member" else ()),
+            "rollouts_per_step",
+            "rollout_length",
+            interval,
+            "retain_refreshes",
+        ),
+        ("num_members",),
+        ("batch_size", "num_members", "gap_samples"),
+    )
+    flags = [tuple(f"--config.{name}" for name in names) for names in fields]
+    flags[2] += ("the layer sizes",)
+    return flags
 
 
 def to_lower(sizes: Sequence[int], flags: Sequence[Sequence[str]]) -> str:

@@ -98,8 +98,8 @@ def roll_out(
         def step(observation: jax.Array, action: jax.Array):
             action = jnp.broadcast_to(action, (config.num_members, *action.shape))
             mean, _ = model.predict(dynamics, observation, action, config=config, task=task)
-            following = dynamics_lib.clip_observation(dynamics, mean[..., :-1])
-            return following, (following, mean[..., -1])
+            mean = dynamics_lib.clip(dynamics, mean)
+            return mean[..., :-1], (mean[..., :-1], mean[..., -1])
 
         return jax.lax.scan(step, start, actions)[1]
 

@@ -7,41 +7,19 @@ what differs between Algorithms 2 and 3 (data, refreshes, λ) is the online run'
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from experiments import files, seeds
+from experiments import config_file, files, seeds
 from experiments.processes import Processes
 from qusac_jax import qusac
 from qusac_jax.checkpoint import Checkpointer, CheckpointError
 
 _REMEDY = "pass the workdir of an offline run that has a checkpoint"
-# What makes the networks, or means the same in both algorithms, and so stays.
-_KEPT = (
-    "method",
-    "num_members",
-    "num_critics",
-    "critic_data",
-    "discount",
-    "actor_hidden",
-    "critic_hidden",
-    "unet_hidden",
-    "normalize_observations",
-    "target_entropy",
-    "real_ratio",
-)
-_KEPT_DYNAMICS = (
-    "hidden",
-    "init_scale",
-    "reward_prior_scale",
-    "normalize_inputs",
-    "normalize_targets",
-    "clip_observations",
-    "learn_termination",
-)
+# What makes the networks, which are taken over as they are.
 _NETWORKS = (
     "method",
     "num_members",
@@ -51,6 +29,19 @@ _NETWORKS = (
     "critic_hidden",
     "unet_hidden",
     "normalize_observations",
+    "dynamics.hidden",
+    "dynamics.reward_prior_scale",
+    "dynamics.normalize_inputs",
+    "dynamics.normalize_targets",
+    "dynamics.learn_termination",
+)
+# What means the same in both algorithms, and so stays unless other values are asked for.
+_KEPT = (
+    "discount",
+    "target_entropy",
+    "real_ratio",
+    "dynamics.clip_observations",
+    "dynamics.clip_rewards",
 )
 _WARMUP = 3  # steps; D is full of data, so that learning can begin at once
 
@@ -69,42 +60,51 @@ def config_of(
         ValueError: if they cannot be read, or are those of another version.
     """
     content = files.read_json(path / "config.json", remedy).get("config", {})
-
-    def as_tuples(tree: dict[str, Any]) -> dict[str, Any]:
-        return {n: tuple(value) if isinstance(value, list) else value for n, value in tree.items()}
-
+    default = qusac.Config()
+    known = files.flatten(dataclasses.asdict(default))
     try:
-        dynamics = qusac.DynamicsConfig(**as_tuples(content.pop("dynamics")))
-        return qusac.Config(**as_tuples(content), dynamics=dynamics)
+        fields = files.flatten(content)
+        unknown = [name for name in fields if name not in known]
+        if unknown or "dynamics" not in content:
+            raise KeyError(unknown[0] if unknown else "dynamics")
+        return config_file.replaced(default, fields)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{argument}: {path} is of another version ({error}); {remedy}") from error
 
 
-def continued(offline: qusac.Config, online: qusac.Config) -> qusac.Config:
-    """The online configuration with the agent of the offline one.
+def continued(
+    offline: qusac.Config, values: dict[str, Any], given: Collection[str]
+) -> dict[str, Any]:
+    """Hyperparameters of an online run that goes on with the agent of an offline one.
 
-    D gets room for the dataset and for as much as the online configuration would hold.
+    D gets room for the dataset and for as much as the online run alone would hold.
+
+    Args:
+        offline: of the offline run.
+        values: of the online run by itself, by name.
+        given: names of those that a file or the command line says.
+
+    Returns:
+        All hyperparameters by name.
+
+    Raises:
+        ValueError: if other networks are asked for than those that are taken over.
     """
-    dynamics = {name: getattr(offline.dynamics, name) for name in _KEPT_DYNAMICS}
-    return dataclasses.replace(
-        online,
-        **{name: getattr(offline, name) for name in _KEPT},
-        dynamics=dataclasses.replace(online.dynamics, **dynamics),
-        replay_capacity=offline.replay_capacity + online.replay_capacity,
-        warmup_steps=_WARMUP,
-    )
-
-
-def check_same_agent(offline: qusac.Config, online: qusac.Config) -> None:
-    """Raises `ValueError` if the command line asks for other networks than those taken over."""
-    kept = dataclasses.asdict(continued(offline, online))
-    asked = dataclasses.asdict(online)
+    there = files.flatten(dataclasses.asdict(offline))
     for name in _NETWORKS:
-        if kept[name] != asked[name]:
+        if name in given and _as_tuple(values[name]) != there[name]:
             raise ValueError(
-                f"init_from: the offline run has {name} {kept[name]!r}, got {asked[name]!r}; leave "
-                "it out, the agent is taken over as it is"
+                f"init_from: the offline run has {name} {there[name]!r}, got {values[name]!r}; "
+                "leave it out, the agent is taken over as it is"
             )
+    kept = {name: there[name] for name in (*_NETWORKS, *_KEPT) if name not in given}
+    warmup = {} if "warmup_steps" in given else {"warmup_steps": _WARMUP}
+    room = {"replay_capacity": offline.replay_capacity + values["replay_capacity"]}
+    return values | kept | warmup | room
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def take_over(
@@ -148,8 +148,9 @@ def take_over(
         raise ValueError(f"init_from: {path} cannot be continued ({error}); {_REMEDY}") from error
     taken = processes.own(restored, own, placement)._replace(key=None)
     taken = jax.tree.map(np.asarray, seeds.real(taken, placement))
-    # A schedule of λ begins with the online run.
-    learner = taken.learner._replace(num_updates=np.zeros_like(taken.learner.num_updates))
+    # A schedule of λ, and the time to a reset, begin with the online run.
+    none = np.zeros_like(taken.learner.num_updates)
+    learner = taken.learner._replace(num_updates=none, since_reset=none.copy())
     room = seeds.real(state.replay.data, placement)
     data = jax.tree.map(_over_the_first, room, taken.replay.data)
     count = taken.replay.size

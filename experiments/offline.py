@@ -16,6 +16,12 @@ from experiments import cli, program
 from experiments.offline_run import OfflineRun
 from qusac_jax import datasets, environments, qusac
 
+_UNUSED = {
+    "replay_capacity": "D is the dataset, and as large as it",
+    "warmup_steps": "offline there are no steps in the environment",
+    "updates_per_step": "offline a step is an update",
+}
+
 
 def make_flags() -> flags.FlagValues:
     """The flags of this command."""
@@ -55,6 +61,7 @@ def run(options: Any) -> int | None:
             "dataset is missing: pass --dataset=ID or --dataset=FILE; "
             "`python -m experiments.collect` makes some"
         )
+    _check_used(options)
     config = program.read_config(options, is_offline=True)
     _check_multiples(options, config)
     dataset = datasets.load(options.dataset)
@@ -81,6 +88,13 @@ def run(options: Any) -> int | None:
         dataset=datasets.describe(dataset),
         dynamics=options.dynamics,
     )
+
+
+def _check_used(options: Any) -> None:
+    """Raises `ValueError` for hyperparameters that mean nothing here."""
+    for name, why in _UNUSED.items():
+        if options[f"config.{name}"].present:
+            raise ValueError(f"config.{name}: {why}; leave it out")
 
 
 def _check_multiples(options: Any, config: qusac.Config) -> None:

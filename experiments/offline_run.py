@@ -22,6 +22,7 @@ from qusac_jax.checkpoint import Checkpointer, CheckpointError
 from qusac_jax.qusac import normalization, replay
 from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.qusac.fitting import FitReport
+from qusac_jax.qusac.uncertainty import METHODS
 
 
 class OfflineRun(Run):
@@ -142,7 +143,9 @@ class OfflineRun(Run):
             self._has_announced = True
             updates = rate * self._config.fit_every
             left = cost.duration((self._num_steps - self.step) / updates)
-            print(f"{updates:.3g} updates/s here: about {left} are left", flush=True)
+            apart = " without rollouts and evaluations" if self._config.uses_model else ""
+            apart = apart or " without evaluations"
+            print(f"{updates:.3g} updates/s here: about {left} are left{apart}", flush=True)
 
     def _episode_columns(self, episodes: Evaluation) -> dict[str, np.ndarray]:
         """Scores, and what the critics expected of the episodes beside what came."""
@@ -181,6 +184,7 @@ class OfflineRun(Run):
             calibration_figure.Predictions(*values),
             all_seeds.tolist(),
             self._directory.path / "calibration.png",
+            is_of_values=METHODS[self._config.method].is_of_values,
         )
 
     def _buffer(self, transitions: qusac.Transition) -> replay.Buffer:

@@ -50,15 +50,13 @@ def run(options: Any) -> int | None:
     """Trains as the flags say, and says where the results are; returns the exit code."""
     source = pathlib.Path(options.init_from) if options.init_from else None
     base = handover.config_of(source) if source else None
-    config = program.read_config(
-        options, change=lambda config: handover.continued(base, config) if base else config
-    )
+    change = functools.partial(handover.continued, base) if base else None
+    config = program.read_config(options, change=change)
     environments.check_name(options.env)
     spec = environments.spec(options.env, options.action_cost)
     kind = DeviceRun if environments.functional.is_functional(options.env) else OnlineRun
     if source is None:
         return program.train(options, spec, config, kind)
-    handover.check_same_agent(handover.config_of(source), config)
     make = functools.partial(kind, init_from=source)
     return program.train(options, spec, config, make, init_from=options.init_from)
 

@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -119,14 +119,14 @@ def read_config(
     options: Any,
     *,
     is_offline: bool = False,
-    change: Callable[[qusac.Config], qusac.Config] = lambda config: config,
+    change: config_file.Change | None = None,
 ) -> qusac.Config:
     """The preset in its size with what the command line overrides.
 
     Args:
         options: the flags.
         is_offline: whether the program learns from a dataset.
-        change: what a program changes of the preset before the command line does.
+        change: what a program makes of what preset, file and command line say.
 
     Raises:
         ValueError: for a value that is not allowed, and for seeds that are too large.
@@ -139,9 +139,7 @@ def read_config(
     given = config_file.read(options.config_file) if options.config_file else None
     if given is not None and given.preset is not None:
         _take_preset(options, given.preset)
-    config = change(qusac.presets.get(options.preset, options.size, is_offline=is_offline))
-    if given is not None:
-        config = config_file.changed(config, given)
+    preset = qusac.presets.get(options.preset, options.size, is_offline=is_offline)
     if options.method is not None:
         if options["config.method"].present and options["config.method"].value != options.method:
             raise ValueError(
@@ -149,11 +147,26 @@ def read_config(
                 f"{options['config.method'].value!r}; leave one out"
             )
         options["config.method"].parse(options.method)
-    config = cli.read_config(options, "config", config)
     if options.termination == _LEARNED:
-        dynamics = dataclasses.replace(config.dynamics, learn_termination=True)
-        config = dataclasses.replace(config, dynamics=dynamics)
-    return config
+        options["config.dynamics.learn_termination"].parse("true")
+    return config_file.read_config(options, preset, given, change=_with_used_risk(change))
+
+
+def _with_used_risk(change: config_file.Change | None) -> config_file.Change:
+    """A change that refuses a λ which a schedule of the preset would take the place of."""
+
+    def checked(values: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
+        values = values if change is None else change(values, given)
+        schedule = values["risk_schedule"]
+        if schedule is not None and "risk" in given and "risk_schedule" not in given:
+            raise ValueError(
+                f"config.risk is {values['risk']}, but the preset has the risk_schedule "
+                f"{schedule}, which takes its place; add --config.risk_schedule=none "
+                "--config.risk_awaits_reward=False, or give another schedule"
+            )
+        return values
+
+    return checked
 
 
 def _take_preset(options: Any, preset: str) -> None:
@@ -232,7 +245,7 @@ def train(
         if options.memory:
             print(cost.describe_memory(config, task, len(own_seeds), devices))
             return None
-        cost.check_memory(config, task, len(own_seeds), devices)
+        cost.check_memory(config, task, len(own_seeds), devices, has_dataset="dataset" in about)
         workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
         directory = _open(everyone, workdir, description(options, spec, config, about))
         if options.wandb:

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import special
 
 from experiments.run_reader import Curve
+from qusac_jax import environments
 
 SUITE_MAX_RETURN = 1000.0  # 1000 steps with rewards in [0, 1]
 
@@ -164,8 +165,10 @@ def aggregate(scores: dict[str, np.ndarray], *, num_resamples: int = 5000) -> li
 
 
 def is_suite_task(env: str) -> bool:
-    """Whether an environment belongs to the control suite: `dmc:` or one of the short names."""
-    return not env.startswith("gym:")
+    """Whether it is of the control suite: `dmc:`, `playground:` or one of the short names."""
+    return env.removesuffix(":sincos") in environments.ALIASES or env.startswith(
+        ("dmc:", "playground:")
+    )
 
 
 def _normalize(env: str, by_label: dict[str, list[Curve]], final: Callable[[Curve], float]):

@@ -4,6 +4,7 @@ The runs are ordinary ones of `experiments.online`, a directory each.
 """
 
 import itertools
+import json
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
@@ -84,14 +85,18 @@ def plan(
     algorithms = _algorithms(_without_repeats("methods", combinations.methods))
     costs = _costs(combinations.action_costs)
     _check_own(passed_on, _OWN | (_OWN_COST if combinations.action_costs else {}))
-    checked = []
+    checked, named = [], {}
     for task, (cost, cost_flags), (method, flags) in itertools.product(
         tasks, costs.items(), algorithms.items()
     ):
         given = (f"--env={task}", *flags, *cost_flags, f"--num_seeds={num_seeds}", *passed_on)
         name = f"{_as_file_name(task)}{cost}-{_as_file_name(method)}"
         # With the largest seed, which may be too large.
-        checked.append((name, given, *_checked((*given, f"--seed={groups[-1]}"))))
+        num_steps, values = _checked((*given, f"--seed={groups[-1]}"))
+        same = named.setdefault((task, cost, json.dumps(values["config"])), method)
+        if same != method:
+            raise ValueError(f"methods: {same!r} and {method!r} are the same; leave one out")
+        checked.append((name, given, num_steps, values))
     runs = []
     for first in groups:
         seed = f"{first}" if num_seeds == 1 else f"{first}-{first + num_seeds - 1}"
@@ -150,9 +155,6 @@ def _algorithms(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
         else:
             _fields.check_choice("methods", name, (*METHODS, *PRESETS))
             flags[name] = (f"--method={name}" if name in METHODS else f"--preset={name}",)
-    default = PRESETS["qusac"].method
-    if "qusac" in names and default in names:
-        raise ValueError(f"methods: 'qusac' and {default!r} are the same; leave one out")
     return flags
 
 

@@ -8,8 +8,12 @@ from collections.abc import Iterator
 
 # Tests compile many small programs and run each a few times: LLVM's optimisation costs more than
 # it gains here. Programs that the tests start inherit it.
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = " ".join(
+    (
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+    )
 ).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # What one test has compiled, others and the programs that they start read from the disk.

@@ -17,6 +17,7 @@ def small(config: Config) -> Config:
         replay_capacity=64,
         warmup_steps=8,
         fit_every=4,
+        roll_out_every=min(config.roll_out_every, 2),
         rollouts_per_step=3,
         rollout_length=2,
         dynamics=dataclasses.replace(config.dynamics, hidden=(8, 8), max_epochs=3),

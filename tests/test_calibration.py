@@ -104,6 +104,15 @@ def test_statistics_of_an_agent_that_knows_what_it_does_not_know():
     assert rows["critics: correlation of deviations with the models'"][0] == pytest.approx(1.0)
 
 
+def test_where_u_is_no_variance_of_values_no_error_is_too_large_for_it():
+    values = np.arange(5.0)[None]
+    member = values[:, None] * np.array([0.5, 1.5])[:, None]
+    returns = Returns(values, values, member, values + 1, member, np.zeros_like(member), 1)
+    rows = calibration.statistics(returns, is_of_values=False)
+    assert not any("within" in name for name in rows)
+    assert rows["models: correlation of sqrt(U) and std"][0] == pytest.approx(1.0)
+
+
 def test_draws_alone_are_no_disagreement():
     rng = np.random.default_rng(0)
     member = rng.normal(size=(1, 5, 2_000))

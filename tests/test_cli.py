@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from absl import flags, logging
 
-from experiments import cli
+from experiments import cli, config_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +35,14 @@ class Outer:
 
 
 def run(*arguments: str, base: Outer | None = None, **options: Any):
-    """The exit code, and what `read_config` and the positional arguments were."""
+    """The exit code, the dataclass with what they give, and the positional arguments."""
     values, seen = flags.FlagValues(), []
     flags.DEFINE_integer("num_steps", 5, "Steps.", flag_values=values)
     cli.define_config(values, "config", Outer(), "hyperparameters")
 
     def main(*positional: list[str]) -> None:
-        seen.extend([cli.read_config(values, "config", base or Outer()), *positional])
+        given = cli.given_fields(values, "config")
+        seen.extend([config_file.replaced(base or Outer(), given), *positional])
 
     code = cli.run_with(main, values, ["program", *arguments], "About it.\n", **options)
     return code, *seen

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from experiments import online, program
+from experiments import config_file, handover, online, program
 from qusac_jax import qusac
 from qusac_jax.qusac import presets
 
@@ -31,6 +31,29 @@ def test_the_config_of_a_run_comes_back_with_its_preset(tmp_path):
     for flag in ("--size=small", "--preset=sac"):
         with pytest.raises(ValueError, match="config_file is of a run, which has every"):
             config_of(file, flag)
+
+
+def test_a_run_of_before_a_field_was_there_comes_back_as_it_was(tmp_path):
+    config = presets.get("explore", "small")
+    fields = dataclasses.asdict(config)
+    del fields["roll_out_every"], fields["dynamics"]["normalize_targets"]
+    file = write(tmp_path / "config.json", {"preset": "explore", "config": fields})
+    earlier = dataclasses.replace(
+        config,
+        roll_out_every=0,
+        dynamics=dataclasses.replace(config.dynamics, normalize_targets=False),
+    )
+    assert config_of(file) == (earlier, "explore")
+    given = config_file.read(str(tmp_path / "config.json"))
+    assert config_file.changed(config, given) == handover.config_of(tmp_path) == earlier
+
+
+def test_only_the_result_of_file_and_flags_is_checked(tmp_path):
+    file = write(tmp_path / "some.json", {"critic_steps": 5})
+    with pytest.raises(ValueError, match="critic_steps 5 look ahead"):
+        config_of(file, "--preset=mbpo")
+    config, _ = config_of(file, "--preset=mbpo", "--config.critic_data=member")
+    assert config.critic_steps == 5
 
 
 @pytest.mark.parametrize(
@@ -72,6 +95,19 @@ def test_mistakes_are_named_with_the_file(tmp_path, content, message):
     with pytest.raises(ValueError, match=message) as caught:
         config_of(write(file, content))
     assert str(file) in str(caught.value)
+
+
+def test_a_risk_that_a_schedule_takes_the_place_of_is_refused(tmp_path):
+    explore = ["--preset=explore", "--config.risk=5"]
+    with pytest.raises(ValueError, match=r"config\.risk is 5.0, but the preset has"):
+        config_of(*explore)
+    free = ["--config.risk_schedule=none", "--config.risk_awaits_reward=False"]
+    config, _ = config_of(*explore, *free)
+    assert (config.risk, config.risk_schedule) == (5.0, None)
+    config, _ = config_of(*explore, "--config.risk_schedule=linear:1:0:5")
+    assert config.risk_schedule == "linear:1:0:5"
+    run = {"preset": "explore", "config": dataclasses.asdict(presets.get("explore"))}
+    assert config_of(write(tmp_path / "config.json", run))[0] == presets.get("explore")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])

@@ -100,6 +100,22 @@ def test_normalized_scores_by_hand(tmp_path):
     np.testing.assert_allclose(scores["sac"], [[0.0, 0.9]])
 
 
+@pytest.mark.parametrize(
+    ("env", "is_one"),
+    [
+        ("pendulum", True),
+        ("reacher_hard:sincos", True),
+        ("dmc:cheetah:run", True),
+        ("playground:ball_in_cup", True),
+        ("brax:hopper", False),
+        ("functional:my.module:make", False),
+        ("gym:Pendulum-v1", False),
+    ],
+)
+def test_returns_of_the_control_suite_alone_have_a_known_maximum(env, is_one):
+    assert results.is_suite_task(env) == is_one
+
+
 def test_aggregates_by_hand():
     rng = np.random.default_rng(0)
     scores = {"a": rng.uniform(size=(8, 4)), "b": np.full((3, 4), 0.25)}

@@ -39,6 +39,26 @@ def test_a_deep_run_that_is_too_large_says_what_to_lower(change, to_lower):
     cost.check_memory(qusac.Config(), task, 1, CPU)
 
 
+def test_what_decides_about_the_size_is_what_is_to_be_lowered():
+    task = qusac.Task(3, 1, lambda *x: x)
+
+    def remedies(config, **more):
+        with pytest.raises(ValueError, match="of device memory") as caught:
+            cost.check_memory(config, task, 1, CPU, **more)
+        return str(caught.value).partition("lower ")[2]
+
+    explore = dataclasses.replace(qusac.presets.get("explore"), rollouts_per_step=10**8)
+    assert "--config.roll_out_every, " in remedies(explore)
+    assert "--config.fit_every, " not in remedies(explore)
+    online = dataclasses.replace(qusac.Config(), rollouts_per_step=10**8)
+    assert "--config.fit_every, " in remedies(online)
+    dataset = dataclasses.replace(qusac.presets.get("sac"), replay_capacity=10**12)
+    assert "--config.replay_capacity" in remedies(dataset)
+    assert remedies(dataset, has_dataset=True) == (
+        "--num_seeds, or take a smaller dataset or --size=small"
+    )
+
+
 def test_copies_of_the_environment_are_counted():
     with pytest.raises(ValueError, match="3000000002 copies of the environment would take about"):
         cost.check_copies(5, 2, 1_500_000_000)

@@ -1,15 +1,18 @@
 """Offline training as a person runs it, on a dataset made here."""
 
 import csv
+import dataclasses
+import functools
 import json
 import os
 import signal
 
+import jax
 import numpy as np
 import pytest
 
 import qusac_jax
-from experiments import cost, offline, online
+from experiments import cost, handover, offline, online, program
 from experiments.offline_run import OfflineRun
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.policy import load_actor
@@ -144,6 +147,8 @@ def test_dynamics_of_another_run_give_the_same_run(finished, tmp_path, capsys):
     [
         (["--eval_every=6"], "eval_every must be a multiple of config.fit_every = 4, got 6; use"),
         (["--config.roll_out_every=2"], "roll_out_every counts steps between fits, got 2, and"),
+        (["--config.updates_per_step=2"], "config.updates_per_step: offline a step is an update"),
+        (["--config.replay_capacity=9"], "config.replay_capacity: D is the dataset, and as large"),
         (["--dataset="], "dataset is missing"),
         (["--dataset=shrt/random-v0"], "shrt/random-v0"),
         (["--env=cartpole_swingup", "--termination=never"], "observations"),
@@ -253,9 +258,61 @@ def test_an_offline_agent_goes_on_online(finished, dataset, tmp_path, capsys):
         actions = [float(policy(np.ones(3))[0]) for policy in policies]
         assert actions[0] == actions[1] != actions[2]
     capsys.readouterr()
-    assert online.main([*ONLINE, f"--init_from={finished}", "--config.num_members=3"]) == 2
-    assert "the offline run has num_members 2, got 3" in capsys.readouterr().err
     assert online.main([*ONLINE, f"--init_from={finished}", "--num_seeds=1"]) == 2
     assert "use --seed=0 --num_seeds=2" in capsys.readouterr().err
     assert online.main([*ONLINE, f"--init_from={tmp_path / 'nowhere'}"]) == 2
     assert "pass the workdir of an offline run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--config.num_members=3", "num_members 2, got 3"),
+        ("--config.dynamics.hidden=(9,)", "dynamics.hidden (8,), got (9,)"),
+        ("--config.dynamics.reward_prior_scale=1", "dynamics.reward_prior_scale 0.0, got 1.0"),
+        ("--termination=learned", "dynamics.learn_termination False, got True"),
+    ],
+)
+def test_other_networks_than_those_taken_over_are_refused(finished, capsys, argument, message):
+    assert online.main([*ONLINE, f"--init_from={finished}", argument]) == 2
+    assert f"the offline run has {message}; leave it out" in capsys.readouterr().err
+
+
+def continued(offline, *arguments):
+    """The configuration of an online run that goes on with an agent of that one."""
+    options = online.make_flags()
+    options(["online", *arguments])
+    return program.read_config(options, change=functools.partial(handover.continued, offline))
+
+
+def test_what_an_agent_cannot_do_can_be_switched_off():
+    mbpo = qusac.presets.get("mbpo", is_offline=True)
+    with pytest.raises(ValueError, match="relative_risk needs a method that propagates"):
+        continued(mbpo, "--preset=explore")
+    off = ["--config.relative_risk=False", "--config.critic_steps=1"]
+    config = continued(mbpo, "--preset=explore", *off)
+    assert config.method == "ensemble_mean"
+    assert config.critic_data == "model"
+    assert config.rollout_starts == "values"
+    assert config.discount == mbpo.discount != qusac.presets.get("explore").discount
+
+
+def test_the_replay_buffer_has_room_for_the_dataset_and_more():
+    preset = qusac.presets.get("qusac", is_offline=True)
+    offline = dataclasses.replace(preset, replay_capacity=70, warmup_steps=70)
+    assert continued(offline).replay_capacity == 70 + qusac.Config().replay_capacity
+    config = continued(offline, "--config.replay_capacity=30", "--config.discount=0.9")
+    assert config.replay_capacity == 100
+    assert config.discount == 0.9
+    assert config.warmup_steps == 3
+
+
+@pytest.mark.slow
+def test_networks_taken_over_are_as_far_from_a_reset_as_new_ones(finished, tmp_path):
+    # They have had 12 updates offline; the third step rolls out, and then makes two more.
+    workdir = tmp_path / "run"
+    few = ["--num_steps=3", "--eval_every=3", "--config.reset_every=5"]
+    assert online.main([*ONLINE, *few, f"--workdir={workdir}", f"--init_from={finished}"]) == 0
+    weights = [jax.tree.leaves(load_actor(path)[0]) for path in (finished, workdir)]
+    moved = max(np.abs(a - b).max() for a, b in zip(*weights, strict=True))
+    assert 0.0 < moved < 2e-3  # two steps of Adam

@@ -169,20 +169,26 @@ def _learn(
     if is_concrete(*jax.tree.leaves((state.replay.size, state.model_data))):
         check_ready(state)
     predict = predictor(state.dynamics, config, task)
+    counts = _schedule_has_begun(state, config)
 
     def update(learner: learner_lib.Learner, key: chex.PRNGKey):
         key_batch, key_update = jax.random.split(key)
         batches = _sample_batches(state, key_batch, config)
-        return learner_lib.update(learner, *batches, predict, key_update, config=config)
+        updated, metrics = learner_lib.update(learner, *batches, predict, key_update, config=config)
+        count = jnp.where(counts, updated.num_updates, learner.num_updates)
+        return updated._replace(num_updates=count), metrics
 
     keys = jax.random.split(key, num_updates)
     learner, metrics = jax.lax.scan(update, state.learner, keys)
-    if config.risk_awaits_reward:
-        # One look at D's rewards a call is nothing beside the updates; a flag would be more state.
-        counted = jnp.any(state.replay.data.reward > 0.0)
-        count = jnp.where(counted, learner.num_updates, state.learner.num_updates)
-        learner = learner._replace(num_updates=count)
     return state._replace(learner=learner), jax.tree.map(lambda x: x[-1], metrics)
+
+
+def _schedule_has_begun(state: TrainState, config: Config) -> jax.Array | bool:
+    """Whether updates count for `risk_schedule`: once begun, it ends, whatever leaves D."""
+    if not config.risk_awaits_reward:
+        return True
+    # One look at D's rewards a call is nothing beside the updates; a flag would be more state.
+    return (state.learner.num_updates > 0) | jnp.any(state.replay.data.reward > 0.0)
 
 
 def _sample_batches(

@@ -48,6 +48,8 @@ class DynamicsConfig:
     normalize_targets: bool = checked(False, _fields.boolean)
     # Rollouts stay inside the range that the observations of D have, per dimension.
     clip_observations: bool = checked(False, _fields.boolean)
+    # Rewards of rollouts stay inside the range that those of D have.
+    clip_rewards: bool = checked(False, _fields.boolean)
     # Members learn from D when an episode ends; rollouts ask them instead of `Task.termination`.
     learn_termination: bool = checked(False, _fields.boolean)
     # 0: maximum likelihood (the paper); above, rare targets count for more.
@@ -157,11 +159,13 @@ class Config:
     # Environment steps between rollouts, counted from each fit; 0: only after fits. Between two of
     # them, critics learn from what the policy did before.
     roll_out_every: int = checked(0, _fields.integer(0, "0 is with each fit, 50 is explore's"))
-    rollouts_per_step: int = checked(400, _fields.integer(1))  # L: L x F at once, each F steps
+    # L: times the steps until the next rollouts at once, L x F with rollouts at fits only.
+    rollouts_per_step: int = checked(400, _fields.integer(1))
     rollout_length: int = checked(5, _fields.integer(1))  # k
     # uniform: anywhere in D, as in the paper; values: see `starts.by_value`.
     rollout_starts: RolloutStarts = "uniform"
-    retain_refreshes: int = checked(1, _fields.integer(1))  # Δ, until D_model is overwritten
+    # Δ: after so many times of rolling out, D_model is overwritten.
+    retain_refreshes: int = checked(1, _fields.integer(1))
     penalty: str | None = None  # taken off the rewards of rollouts: mopo, or None
     penalty_scale: float = checked(  # λ of that penalty
         1.0, _fields.at_least(0, "1 is the paper's for MOPO, 0 takes nothing off")
@@ -190,16 +194,31 @@ class Config:
             propagating = [name for name, one in uncertainty.METHODS.items() if one.local]
             raise ValueError(
                 f"relative_risk needs a method that propagates local uncertainties, got "
-                f"{self.method!r}; use one of {', '.join(propagating)}, or leave it out"
+                f"{self.method!r}; use one of {', '.join(propagating)}, or relative_risk=False"
             )
         if self.reset_every and not self.uses_model:
             raise ValueError(
                 f"reset_every {self.reset_every} begins anew where rollouts do, got critic_data "
                 "'replay', which has none; use 'model' or 'member', or reset_every 0"
             )
+        self._check_rollouts()
         self._check_critic_steps()
         self._check_enough_to_disagree()
         self._check_penalty_and_regularizer()
+
+    def _check_rollouts(self) -> None:
+        if self.roll_out_every > self.fit_every:
+            raise ValueError(
+                f"roll_out_every must be at most fit_every = {self.fit_every}, got "
+                f"{self.roll_out_every}; each fit is rolled out at once, so use 0 for no more "
+                "rollouts than that"
+            )
+        if not self.uses_model and (self.roll_out_every or self.rollout_starts != "uniform"):
+            raise ValueError(
+                f"roll_out_every {self.roll_out_every} and rollout_starts {self.rollout_starts!r} "
+                "are of rollouts, and critic_data 'replay' has none; use 'model' or 'member', or "
+                "roll_out_every 0 and rollout_starts 'uniform'"
+            )
 
     def _check_critic_steps(self) -> None:
         if self.critic_steps > 1 and self.critic_data != "member":
@@ -250,7 +269,7 @@ class Config:
     @property
     def rollout_interval(self) -> int:
         """Environment steps, offline updates, between rollouts."""
-        return min(self.roll_out_every or self.fit_every, self.fit_every)
+        return self.roll_out_every or self.fit_every
 
     @property
     def num_real(self) -> int:

@@ -150,7 +150,7 @@ def finite_parts(state: agent.TrainState) -> dict[str, jax.Array]:
     """Whether all numbers are finite, `[]` for each part of the learner and for the dynamics."""
     dynamics = state.dynamics
     if dynamics is not None:  # bounds that are infinite do not bind, which is no divergence
-        dynamics = dynamics._replace(observation_min=None, observation_max=None)
+        dynamics = dynamics._replace(least=None, most=None)
     parts = {**state.learner._asdict(), "dynamics": dynamics}
     finite = lambda part: [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(part)]
     return {name: jnp.all(jnp.array([True, *finite(part)])) for name, part in parts.items()}

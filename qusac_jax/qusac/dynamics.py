@@ -26,9 +26,9 @@ class Dynamics(NamedTuple):
     change_std: jax.Array  # [O], positive: deviation of s' - s in D
     target_std: jax.Array  # [O + 1], positive: unit of what the network says of (s' - s, r)
     noise_scale: jax.Array  # [N, O + 1] in [0, 1], factor on the predicted standard deviations
-    # Range of what rollouts may lead to: that of D, or infinite without clip_observations.
-    observation_min: jax.Array  # [O]
-    observation_max: jax.Array  # [O]
+    # Range of (s', r) in rollouts: that of D, or infinite without clip_observations, clip_rewards.
+    least: jax.Array  # [O + 1]
+    most: jax.Array  # [O + 1]
 
 
 def module(config: DynamicsConfig, *, observation_size: int, num_members: int) -> DynamicsNetwork:
@@ -68,8 +68,8 @@ def init(
         target_std=jnp.ones(model.observation_size + 1),
         noise_scale=jnp.ones((model.num_members, model.observation_size + 1)),
         # The weak dtype of a Python number would have all compiled again, after a fit.
-        observation_min=jnp.full(model.observation_size, -jnp.inf, jnp.float32),
-        observation_max=jnp.full(model.observation_size, jnp.inf, jnp.float32),
+        least=jnp.full(model.observation_size + 1, -jnp.inf, jnp.float32),
+        most=jnp.full(model.observation_size + 1, jnp.inf, jnp.float32),
     )
 
 
@@ -116,9 +116,9 @@ def termination(model: DynamicsNetwork, dynamics: Dynamics) -> TerminationFn:
     return ends
 
 
-def clip_observation(dynamics: Dynamics, observation: jax.Array) -> jax.Array:
-    """A predicted observation `[..., O]`, kept inside the range that the dynamics allow."""
-    return jnp.clip(observation, dynamics.observation_min, dynamics.observation_max)
+def clip(dynamics: Dynamics, prediction: jax.Array) -> jax.Array:
+    """Predicted (s', r) `[..., O + 1]`, kept inside the range that the dynamics allow."""
+    return jnp.clip(prediction, dynamics.least, dynamics.most)
 
 
 def scale_inputs(dynamics: Dynamics, observation: jax.Array, action: jax.Array) -> jax.Array:

@@ -75,11 +75,16 @@ def _look_ahead(
     predict: Predict,
     key: chex.PRNGKey,
 ) -> uncertainty.Values:
-    """Values at what each member expects to come next.
+    """What each member expects to come next, and the values there if the method reads them.
 
     Where a member expects the episode to end, its next value is 0, whatever the critics say.
     """
     expected = predict(batch.observation, batch.action)
+    without_values = uncertainty.Values(
+        reward=expected.reward, change=expected.change, noise=expected.noise
+    )
+    if not parts.method.reads_next_values:
+        return without_values
     next_observation = expected.next_observation
     num_actions = parts.config.gap_samples if parts.method.compares_actions else 1
     num_members, *shape = next_observation.shape
@@ -96,7 +101,7 @@ def _look_ahead(
     next_q = losses.group_value(next_q)
     next_q = next_q.reshape(-1, *next_observation.shape[:-1])  # [groups, N, J, B]
     next_q = jnp.where(expected.terminated[:, None], 0.0, next_q)
-    return uncertainty.Values(None, next_q, expected.reward, expected.change, expected.noise)
+    return without_values._replace(next_q=next_q)
 
 
 def attraction(

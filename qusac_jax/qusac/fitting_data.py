@@ -74,9 +74,7 @@ def with_statistics(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsC
         dynamics = _with_target_units(dynamics, buffer, config.reward_prior_scale > 0)
     if config.normalize_inputs != "no":
         dynamics = _with_input_statistics(dynamics, buffer, config.normalize_inputs)
-    if config.clip_observations:
-        dynamics = _with_observation_range(dynamics, buffer)
-    return dynamics
+    return _with_range(dynamics, buffer, config)
 
 
 def _with_target_units(dynamics: Dynamics, buffer: replay.Buffer, has_prior: bool) -> Dynamics:
@@ -119,10 +117,15 @@ def _range(x: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:
     return lowest, jnp.max(jnp.where(valid, x, -jnp.inf), axis=0)
 
 
-def _with_observation_range(dynamics: Dynamics, buffer: replay.Buffer) -> Dynamics:
+def _with_range(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsConfig) -> Dynamics:
     """With next observations: what ends an episode is reached by them only."""
-    low, high = _range(buffer.data.observation, buffer.size)
-    next_low, next_high = _range(buffer.data.next_observation, buffer.size)
-    return dynamics._replace(
-        observation_min=jnp.minimum(low, next_low), observation_max=jnp.maximum(high, next_high)
-    )
+    least, most = dynamics.least, dynamics.most
+    if config.clip_observations:
+        low, high = _range(buffer.data.observation, buffer.size)
+        next_low, next_high = _range(buffer.data.next_observation, buffer.size)
+        least = least.at[:-1].set(jnp.minimum(low, next_low))
+        most = most.at[:-1].set(jnp.maximum(high, next_high))
+    if config.clip_rewards:
+        low, high = _range(buffer.data.reward[:, None], buffer.size)
+        least, most = least.at[-1:].set(low), most.at[-1:].set(high)
+    return dynamics._replace(least=least, most=most)

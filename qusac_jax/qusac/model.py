@@ -134,7 +134,8 @@ def predictor(
         mean, std = predict(dynamics, observation, action, config=config, task=task)
         # As in rollouts: beyond the range of D, no critic has been trained, and what they say there
         # would count as disagreement of the members.
-        next_observation = dynamics_lib.clip_observation(dynamics, mean[..., :-1])
+        mean = dynamics_lib.clip(dynamics, mean)
+        next_observation = mean[..., :-1]
         change = (next_observation - observation) / dynamics.change_std
         per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
         terminated = ends(per_member(observation), per_member(action), next_observation)

@@ -9,7 +9,6 @@ the models, the temperature and λ's place in its schedule stay.
 
 import chex
 import jax
-import optax
 
 from qusac_jax.qusac import normalization, parts
 from qusac_jax.qusac.config import Config
@@ -18,7 +17,7 @@ from qusac_jax.task import Task
 
 def is_due(learner: parts.Learner, config: Config) -> jax.Array:
     """Whether the networks have had `reset_every` updates, `[]` bool."""
-    return optax.tree.get(learner.critic_opt, "count") >= config.reset_every
+    return learner.since_reset >= config.reset_every
 
 
 def renewed(

@@ -68,9 +68,8 @@ def rollout(
             observation, alive = shuffled(observation), shuffled(alive)
         action = policy(observation, draws.key_action)
         mean, std = dynamics_lib.predict(model, dynamics, observation, action)
-        drawn = mean + std * draws.noise.reshape(mean.shape)
-        next_observation = dynamics_lib.clip_observation(dynamics, drawn[..., :-1])
-        reward = drawn[..., -1]
+        drawn = dynamics_lib.clip(dynamics, mean + std * draws.noise.reshape(mean.shape))
+        next_observation, reward = drawn[..., :-1], drawn[..., -1]
         if penalty is not None:
             flat = lambda x: x.reshape(-1, x.shape[-1])
             # Every member at every pair, whoever rolls it out: [N, N B, O + 1].
@@ -147,7 +146,7 @@ def refill(
         member_data: D_1..D_N with leaves `[N, ...]`, each receives `num_rollouts`
             member-consistent ones; None where nobody reads them.
         key: consumed.
-        num_rollouts: L x F.
+        num_rollouts: made at once, see `state.num_rollouts`.
         length: K.
         critic_steps: the most steps that D_1..D_N take as one.
         discount: γ, of these.

@@ -46,7 +46,7 @@ def offline(update: int, *, config: Config) -> Due:
 
     Args:
         update: number of gradient updates done, g of line 3; 0 before the first.
-        config: hyperparameters; `fit_every` is F.
+        config: hyperparameters; its `rollout_interval` is F.
 
     Returns:
         What to do now. Up to the next rollouts there are F updates: `learn(num_updates=F)`.

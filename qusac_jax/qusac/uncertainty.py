@@ -44,7 +44,9 @@ class Method(NamedTuple):
     direct: Callable[[Values, float], jax.Array] | None = None  # U itself, differentiable
     min_groups: int = 1  # critic groups that it takes to disagree
     min_models: int = 0  # members of the model that it takes; above 0, it looks ahead
+    reads_next_values: bool = False  # of the critics, at what each member expects
     compares_actions: bool = False  # whether it needs several actions per next state
+    is_of_values: bool = True  # whether U is a variance of values, in squared units of the return
     # Of U, for the U-net, whose symlog tells values above 1 apart by their ratio and values below
     # by their difference.
     unit: float = 1.0
@@ -211,14 +213,23 @@ METHODS: Mapping[str, Method] = types.MappingProxyType(
         "ensemble_mean": Method(),
         "ensemble_var": Method(direct=_critics_variance, min_groups=2),
         "upper_bound": Method(local=_propagated_upper_bound, min_groups=2),
-        "pombu": Method(local=_propagated_pombu, min_models=2),
+        "pombu": Method(local=_propagated_pombu, min_models=2, reads_next_values=True),
         "exact_ube": Method(
-            local=_propagated_exact_ube, min_groups=2, min_models=2, compares_actions=True
+            local=_propagated_exact_ube,
+            min_groups=2,
+            min_models=2,
+            reads_next_values=True,
+            compares_actions=True,
         ),
         "centered_upper_bound": Method(local=_propagated_centered, min_groups=2),
         "disagreement": Method(
-            local=_propagated_disagreement, min_models=2, unit=_DISAGREEMENT_UNIT
+            local=_propagated_disagreement,
+            min_models=2,
+            is_of_values=False,
+            unit=_DISAGREEMENT_UNIT,
         ),
-        "information_gain": Method(local=_propagated_information_gain, min_models=2),
+        "information_gain": Method(
+            local=_propagated_information_gain, min_models=2, is_of_values=False
+        ),
     }
 )

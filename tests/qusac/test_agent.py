@@ -35,6 +35,7 @@ class Runner:
         self.collect = compiled(agent.collect, **both)
         self.train_step = compiled(agent.train_step, **both)
         self.refresh = compiled(agent.refresh, **both)
+        self.roll_out = compiled(agent.roll_out, **both)
         self.diagnose = compiled(diagnostics.diagnose, **both)
 
     def run(self, keys, transitions, num_steps=14):
@@ -47,6 +48,8 @@ class Runner:
             due = schedule.online(step + 1, config=self.config)
             if due.refresh:
                 state, _ = self.refresh(state)
+            if due.roll_out:
+                state = self.roll_out(state)
             if due.learn:
                 state, action, metrics = self.train_step(state, transition, observation)
             else:

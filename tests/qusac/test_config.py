@@ -37,6 +37,7 @@ from qusac_jax.qusac.config import METHODS, Config, DynamicsConfig
         ("regularizer", "combo", "real_ratio 0.0 of batch_size 256; use .* a real_ratio such as"),
         ("regularizer_weight", float("nan"), "regularizer_weight"),
         ("roll_out_every", -1, "roll_out_every"),
+        ("roll_out_every", 251, "roll_out_every must be at most fit_every = 250, got 251"),
     ],
 )
 def test_bad_value_is_named(field, value, message):
@@ -143,6 +144,9 @@ def test_what_rollouts_and_their_share_of_a_batch_do_needs_them():
         dataclasses.replace(sac, penalty="mopo")
     with pytest.raises(ValueError, match=r"regularizer 'combo' compares .* critic_data 'replay'"):
         dataclasses.replace(sac, regularizer="combo", real_ratio=0.5)
+    for change in ({"roll_out_every": 10}, {"rollout_starts": "values"}):
+        with pytest.raises(ValueError, match=r"are of rollouts, and critic_data 'replay' has none"):
+            dataclasses.replace(sac, **change)
     combo = presets.get("combo")
     for ratio in (1.0, 0.001):  # no model transition, no real one
         with pytest.raises(ValueError, match=f"real_ratio {ratio} of batch_size 256"):

@@ -334,22 +334,30 @@ def test_seeds_fit_alike_alone_and_mapped():
         np.testing.assert_allclose(mapped.holdout_mse[i], alone.holdout_mse, rtol=1e-2)
 
 
-def test_the_range_of_observations_is_that_of_the_data_and_infinite_when_off():
+@pytest.mark.parametrize("of", ["observations", "rewards"])
+def test_the_range_is_that_of_the_data_and_infinite_when_off(of):
     data = linear_gaussian(jax.random.key(5), 100)
     buffer = replay.add(replay.init(200, 2, 1), data)  # the empty slots hold zeros
     shifted = buffer._replace(
         data=buffer.data._replace(
             observation=buffer.data.observation.at[:100].add(50.0),
+            reward=buffer.data.reward.at[:100].add(50.0),
             next_observation=buffer.data.next_observation.at[:100].add(50.0),
         )
     )
-    clipped, _ = fit(fresh(), shifted, jax.random.key(6), clip_observations=True, max_epochs=1)
+    clip = {f"clip_{of}": True, "max_epochs": 1}
+    clipped, _ = fit(fresh(), shifted, jax.random.key(6), **clip)
     both = np.concatenate([data.observation, data.next_observation]) + np.float32(50.0)
-    np.testing.assert_array_equal(clipped.observation_min, both.min(0))
-    np.testing.assert_array_equal(clipped.observation_max, both.max(0))
+    reward = np.asarray(data.reward) + np.float32(50.0)
+    infinite = np.full(3, np.inf)
+    expected = np.stack([-infinite, infinite])
+    if of == "observations":
+        expected[:, :-1] = both.min(0), both.max(0)
+    else:
+        expected[:, -1] = reward.min(), reward.max()
+    np.testing.assert_array_equal((clipped.least, clipped.most), expected)
     free, _ = fit(fresh(), shifted, jax.random.key(6), max_epochs=1)
-    np.testing.assert_array_equal(free.observation_min, np.full(2, -np.inf))
-    np.testing.assert_array_equal(free.observation_max, np.full(2, np.inf))
+    np.testing.assert_array_equal((free.least, free.most), (-infinite, infinite))
     # It has no say in the fit itself.
     chex.assert_trees_all_equal(clipped.params, free.params)
 

@@ -79,6 +79,44 @@ def test_a_schedule_may_wait_for_a_positive_reward(awaits, unrewarded):
     assert float(values["risk"]) == 20.0 - 2.0 * unrewarded
     state, _ = run(agent.observe(state, costs._replace(reward=-costs.reward)))
     assert int(state.learner.num_updates) == unrewarded + 5
+    # A schedule that has begun ends, even when D has lost its rewards.
+    lost = state.replay.data._replace(reward=jnp.zeros_like(state.replay.data.reward))
+    state, _ = run(state._replace(replay=state.replay._replace(data=lost)))
+    assert int(state.learner.num_updates) == unrewarded + 10
+
+
+@pytest.mark.parametrize("highest", [0.0, 1.0])
+def test_a_schedule_that_waits_stays_at_its_start(highest):
+    waiting = small(
+        dataclasses.replace(
+            presets.get("qusac"),
+            method="ensemble_var",
+            risk_schedule="linear:20:0:10",
+            risk_awaits_reward=True,
+        )
+    )
+    fixed = dataclasses.replace(waiting, risk=20.0, risk_schedule=None, risk_awaits_reward=False)
+    task = Task(3, 1, termination=lambda _, __, next_observation: next_observation[..., 0] > 9.0)
+    keys = jax.random.split(jax.random.key(0), 4)
+    observation = jax.random.normal(keys[0], (31, 3))
+    data = replay.Transition(
+        observation[:-1],
+        jax.random.uniform(keys[1], (30, 1), minval=-1.0),
+        jax.random.uniform(keys[2], (30,), minval=highest - 1.0, maxval=highest),
+        observation[1:],
+        jnp.zeros(30, bool),
+    )
+    actors = []
+    for config in (waiting, fixed):
+        verb = lambda f, config=config, **more: jax.jit(
+            functools.partial(f, config=config, task=task, **more)
+        )
+        state = agent.observe(agent.init(keys[3], config=config, task=task), data)
+        state, _ = verb(agent.refresh)(state)
+        state, _ = verb(agent.learn, num_updates=5)(state)
+        actors.append(jax.tree.leaves(state.actor))
+    same = [bool((a == b).all()) for a, b in zip(*actors, strict=True)]
+    assert all(same) == (highest == 0.0)
 
 
 def test_relative_risk_needs_a_unet():

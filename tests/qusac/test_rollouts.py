@@ -85,15 +85,16 @@ def test_nothing_after_a_predicted_termination_is_masked_in():
     )
 
 
-def test_rollouts_stay_in_the_range_of_observations():
+def test_rollouts_stay_in_the_range_of_observations_and_rewards():
     bounded = counting_dynamics()._replace(
-        observation_min=jnp.array([-1.0]), observation_max=jnp.array([25.0])
+        least=jnp.array([-1.0, 1.5]), most=jnp.array([25.0, 2.5])
     )
     transitions, _ = roll(never, jnp.zeros((N, 2, 1)), dynamics=bounded)
     steps = np.arange(1, 5)
     for i in range(N):
         expected = np.minimum(np.repeat(steps[:, None] * 10.0**i, 2, axis=1), 25.0)
         np.testing.assert_allclose(transitions.next_observation[:, i, :, 0], expected, rtol=1e-5)
+        np.testing.assert_allclose(transitions.reward[:, i], [1.5, 2.0, 2.5][i], rtol=1e-5)
     # What is stored is what the rollout goes on from and what is asked for its end.
     np.testing.assert_array_equal(transitions.observation[1:], transitions.next_observation[:-1])
     ended, _ = roll(lambda s, a, n: n[..., 0] > 25.0, jnp.zeros((N, 2, 1)), dynamics=bounded)
