@@ -146,11 +146,18 @@ TINY = [
 ]
 
 
-@pytest.mark.slow
-def test_the_program_runs_on_the_device_by_itself_and_survives_kill_9(tmp_path):
-    alone, killed = tmp_path / "alone", tmp_path / "killed"
-    code, out, err = run(*TINY, f"--workdir={alone}")
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The workdir of a run of the program that nothing has disturbed, on one device."""
+    workdir = tmp_path_factory.mktemp("runs") / "alone"
+    code, out, err = run(*TINY, f"--workdir={workdir}", num_devices=1)
     assert code == 0, out + err
+    return workdir
+
+
+@pytest.mark.slow
+def test_the_program_runs_on_the_device_by_itself_and_survives_kill_9(alone, tmp_path):
+    killed = tmp_path / "killed"
     summary = json.loads((alone / "summary.json").read_text())
     assert summary["steps"] == 60
     assert summary["compilations"]["run_steps"] == 1
@@ -169,12 +176,13 @@ def test_the_program_runs_on_the_device_by_itself_and_survives_kill_9(tmp_path):
 
 
 @pytest.mark.slow
-def test_seeds_on_two_devices_are_those_on_one(tmp_path):
-    workdirs = [tmp_path / str(count) for count in (1, 2)]
-    for count, workdir in zip((1, 2), workdirs, strict=True):
-        code, out, err = run(*TINY, f"--workdir={workdir}", num_devices=count)
-        assert code == 0, out + err
-    one, two = (np.genfromtxt(path / "metrics.csv", delimiter=",", names=True) for path in workdirs)
+def test_seeds_on_two_devices_are_those_on_one(alone, tmp_path):
+    workdir = tmp_path / "two"
+    code, out, err = run(*TINY, f"--workdir={workdir}", num_devices=2)
+    assert code == 0, out + err
+    one, two = (
+        np.genfromtxt(path / "metrics.csv", delimiter=",", names=True) for path in (alone, workdir)
+    )
     for name in one.dtype.names:
         np.testing.assert_allclose(two[name], one[name], rtol=1e-3, atol=1e-4, err_msg=name)
 

@@ -48,7 +48,8 @@ class DynamicsConfig:
     normalize_targets: bool = checked(False, _fields.boolean)
     # Rollouts stay inside the range that the observations of D have, per dimension.
     clip_observations: bool = checked(False, _fields.boolean)
-    # Rewards of rollouts stay inside the range that those of D have.
+    # Rewards of rollouts stay inside the range that those of D have; a prior's then have no effect
+    # where D has none of their size.
     clip_rewards: bool = checked(False, _fields.boolean)
     # Members learn from D when an episode ends; rollouts ask them instead of `Task.termination`.
     learn_termination: bool = checked(False, _fields.boolean)
