@@ -1,7 +1,7 @@
 """Values and their uncertainty beside the returns that come, in the world and in the models.
 
-All returns are what the critics estimate: discounted, with the entropy bonus of every action, of
-the policy's own draws and not of its mean action, and cut off after K steps.
+All returns are what the critics estimate: discounted, with the entropy bonuses as far as targets
+have them, of the policy's own draws and not of its mean action, and cut off after K steps.
 
 Axes: R seeds, N members, E episodes, T steps, P points (states), J draws, K rollout length,
 O observation size.
@@ -51,7 +51,8 @@ class Returns(NamedTuple):
 
 class _Episodes(NamedTuple):
     observation: np.ndarray  # [T, R, E, O]
-    reward: np.ndarray  # [T, R, E] with the entropy bonus; 0 after the end
+    reward: np.ndarray  # [T, R, E] of the task; 0 after the end
+    bonus: np.ndarray  # [T, R, E] of entropy; 0 after the end
     steps: np.ndarray  # [R, E] until the end
     terminated: np.ndarray  # [R, E] by the task, and not by its time limit
 
@@ -61,6 +62,23 @@ def cut_off(discount: float, max_episode_steps: int) -> int:
     if discount <= 0:
         return 1
     return min(max_episode_steps, math.ceil(math.log(TAIL) / math.log(discount)))
+
+
+def share_of_bonuses(config: qusac.Config) -> float:
+    """How much of an even stream of entropy bonuses is in a Q, in (0, 1].
+
+    A target of n steps holds one bonus, that of its last state, so that Q has every n-th; n is
+    smaller where rollouts end, and 1 for real transitions. The factor γ^n before what follows is
+    then E[γ^n] in the mean, and Q = E[γ^n] (bonus + Q).
+    """
+    discount = config.discount
+    if config.critic_data != "member" or discount == 0:
+        return 1.0
+    until_end = np.arange(config.rollout_length, 0, -1)
+    steps = np.minimum(config.critic_steps, until_end)
+    real = config.num_real / config.batch_size
+    factor = real * discount + (1 - real) * np.mean(discount**steps)
+    return float(factor / (1 - factor) * (1 - discount) / discount)
 
 
 def measure(
@@ -85,7 +103,9 @@ def measure(
     length = cut_off(saved.config.discount, saved.spec.max_episode_steps)
     keys = seeds.keys([seed + r for r in range(len(saved.seeds))], 3)
     episodes = _run_episodes(saved, state, num_episodes, seed, keys[:, 0])
-    observation, real = _points(episodes, num_points, length, saved.config.discount)
+    observation, real = _points(
+        episodes, num_points, length, saved.config.discount, share_of_bonuses(saved.config)
+    )
     both = {"config": saved.config, "task": saved.task, "num_draws": num_draws}
     values = seeds.mapped(_values, **both)
     value, std = jax.tree.map(np.asarray, values(state, observation, keys[:, 1]))
@@ -114,39 +134,45 @@ def _run_episodes(
     observation = environment.reset()
     running = np.ones(shape, bool)
     steps, terminated = np.zeros(shape, int), np.zeros(shape, bool)
-    observations, rewards = [], []
+    observations, rewards, bonuses = [], [], []
     while running.any():
         observations.append(observation.reshape(*shape, -1))
         action, bonus = draw(state, observations[-1], keys, np.full(shape[0], len(rewards)))
         result = environment.step(
             np.asarray(action).reshape(len(environment), -1), running.reshape(-1)
         )
-        rewards.append(np.where(running, result.reward.reshape(shape) + np.asarray(bonus), 0.0))
+        rewards.append(np.where(running, result.reward.reshape(shape), 0.0))
+        bonuses.append(np.where(running, np.asarray(bonus), 0.0))
         steps += running
         ended = (result.terminated | result.truncated).reshape(shape)
         terminated |= running & result.terminated.reshape(shape)
         running &= ~ended
         observation = result.observation
     environment.close()
-    return _Episodes(np.stack(observations), np.stack(rewards), steps, terminated)
+    return _Episodes(
+        np.stack(observations), np.stack(rewards), np.stack(bonuses), steps, terminated
+    )
 
 
 def _points(
-    episodes: _Episodes, num_points: int, length: int, discount: float
+    episodes: _Episodes, num_points: int, length: int, discount: float, share: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """States `[R, P, O]`, and the returns `[R, P]` that follow them; NaN for a repeated state.
 
-    P is a multiple of E, at most `num_points` times.
+    The bonus of the first action counts, and `share` of those that follow. P is a multiple of E,
+    at most `num_points` times.
     """
     # Episodes that were cut off by the time limit have no known return near their end.
     last = np.where(episodes.terminated, episodes.steps - 1, episodes.steps - length)
     start = np.round(np.linspace(0, np.maximum(last, 0), num_points)).astype(int)  # [points, R, E]
     total = len(episodes.reward)
-    padded = np.concatenate([episodes.reward, np.zeros((length, *episodes.reward.shape[1:]))])
+    rewards = episodes.reward + share * episodes.bonus
+    padded = np.concatenate([rewards, np.zeros((length, *rewards.shape[1:]))])
     weights = discount ** np.arange(length)
     returns = np.stack(
         [np.tensordot(weights, padded[t : t + length], axes=1) for t in range(total)]
     )
+    returns += (1 - share) * episodes.bonus
     at = lambda values: np.take_along_axis(values, start, axis=0)
     real = at(returns)
     real[1:][np.diff(start, axis=0) == 0] = np.nan  # a short episode has fewer points
@@ -216,6 +242,8 @@ def _model_returns(
     dynamics, temperature = cast(Dynamics, state.dynamics), jnp.exp(state.learner.log_temperature)
     parts = learner.build(config, task.action_size)
     weights = config.discount ** jnp.arange(length)
+    # V at the start has the bonus of the first action as it is.
+    shares = jnp.full(length, share_of_bonuses(config)).at[0].set(1.0)
 
     def chunk(inputs: tuple[jax.Array, chex.PRNGKey]) -> tuple[jax.Array, jax.Array]:
         start, key = inputs
@@ -237,7 +265,8 @@ def _model_returns(
         _, log_prob = networks.sample_action(
             parts.actor, state.actor, transitions.observation, key_entropy
         )
-        reward = jnp.where(mask, transitions.reward - temperature * log_prob, 0.0)
+        bonus = -temperature * shares[:, None, None] * log_prob
+        reward = jnp.where(mask, transitions.reward + bonus, 0.0)
         returns = jnp.einsum("k,knb->nb", weights, reward).reshape(-1, len(start), num_draws)
         error = jnp.std(returns, axis=-1, ddof=1) / math.sqrt(num_draws)
         return jnp.mean(returns, axis=-1), error

@@ -33,7 +33,7 @@ class Duration(NamedTuple):
     """Seconds that a run will take, about."""
 
     seconds: float  # of the run as it is
-    small_seconds: float | None  # at the small sizes; None if it has them already
+    small_seconds: float | None  # at the small sizes; None where these would save nothing
     steps_per_second: float  # learning steps, without fits of the model and rollouts
 
     def describe(self, num_steps: int) -> str:
@@ -75,12 +75,14 @@ def expected_duration(
         learning_step()
         times.append(time.perf_counter() - start)
     seconds_per_step = statistics.median(times)
-    flops = config.updates_per_step * update_flops(config, task)
-    per_flop = seconds_per_step / flops
+    flops_per_update = update_flops(config, task)
+    per_flop = seconds_per_step / (config.updates_per_step * flops_per_update)
     small = qusac.presets.small(config)
+    # An accelerator waits for small networks: what they would take cannot be told from operations.
+    is_less = jax.default_backend() == "cpu" and update_flops(small, task) < flops_per_update
     return Duration(
         seconds=num_steps * per_flop * step_flops(config, task),
-        small_seconds=None if small == config else num_steps * per_flop * step_flops(small, task),
+        small_seconds=num_steps * per_flop * step_flops(small, task) if is_less else None,
         steps_per_second=1.0 / seconds_per_step,
     )
 

@@ -149,7 +149,6 @@ class DatasetMaker:
             "training_steps": plan["num_steps"],
             "medium_step": plan["medium_step"],
         }
-        self._shelf.clear(kind)
         datasets.save(
             self._shelf.id(kind),
             episodes,
@@ -158,6 +157,8 @@ class DatasetMaker:
             description=describe(kind, plan),
             algorithm="uniform-random actions" if kind == "random" else "SAC",
             metadata={METADATA_KEY: about},
+            action_cost=self._spec.action_cost,
+            token=plan["token"],
         )
 
     def _reference(self, stream: str, policy: Policy) -> np.ndarray:

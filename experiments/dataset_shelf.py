@@ -1,14 +1,14 @@
 """The datasets that `experiments.collect` makes of one run: which are there, which are to be made.
 
 `datasets.json` in the run's directory says what was decided before the first was written, and a
-token that is in the metadata of each of them. By it a process that continues knows its own.
+token that is in the metadata of each of them. By it a process that continues knows its own. It also
+names the folder in which `datasets.save` writes one until it is complete.
 """
 
 import json
 import os
 import pathlib
 import secrets
-import shutil
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,6 @@ from qusac_jax.datasets.loading import check_id, local_root
 KINDS = ("random", "medium", "medium-replay", "medium-expert", "expert")
 METADATA_KEY = "qusac_jax_collect"  # under which the datasets' metadata say how they were made
 PLAN_FILE = "datasets.json"
-_FILES = {"data/metadata.json", "data/main_data.hdf5"}
 
 
 class Shelf:
@@ -98,11 +97,6 @@ class Shelf:
         self._plan = {**(self._plan or {}), "finished": True}
         self._write()
 
-    def clear(self, kind: str) -> None:
-        """Removes what a process that was killed while writing left of this dataset."""
-        if self._folder(kind).exists() and self._is_leftover(kind):
-            shutil.rmtree(self._folder(kind))
-
     def _plans(self) -> dict[str, Any]:
         """Of all prefixes."""
         return read_json(self._path, "choose another workdir") if self._path.is_file() else {}
@@ -120,21 +114,7 @@ class Shelf:
         return local_root() / self.id(kind)
 
     def _is_ours_to_write(self, kind: str) -> bool:
-        return not self._folder(kind).exists() or self.is_made(kind) or self._is_leftover(kind)
-
-    def _is_leftover(self, kind: str) -> bool:
-        """Whether this run began to write it and did not finish: a dataset without episodes."""
-        folder = self._folder(kind)
-        if self._plan is None or not folder.is_dir() or datasets.exists(self.id(kind)):
-            return False
-        files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
-        if not files <= _FILES:
-            return False
-        try:
-            metadata = json.loads((folder / "data" / "metadata.json").read_text())
-        except (OSError, ValueError):  # cut short
-            return True
-        return metadata.get("dataset_id") == self.id(kind) and not metadata.get("total_episodes")
+        return not self._folder(kind).exists() or self.is_made(kind)
 
     def _differing(self) -> list[str]:
         """What was chosen otherwise when the datasets were begun."""

@@ -105,4 +105,7 @@ class DeviceRun(OnlineRun):
         if rate is not None and not self._has_announced and self.step < self._num_steps:
             self._has_announced = True
             left = cost.duration((self._num_steps - self.step) / rate)
-            print(f"{rate:.3g} learning steps/s here: about {left} are left", flush=True)
+            print(
+                f"{rate:.3g} learning steps/s here: about {left} are left without evaluations",
+                flush=True,
+            )

@@ -7,7 +7,8 @@ that was saved, or that of --step. Actions are the mean ones, and initial states
 every run and seed: those of --seed, --seed + 1, ...
 
 Prints a table with 95 % intervals: of a seed's mean over its episodes, and of the mean over seeds.
-Writes step_STEP.json with all returns, and for --video step_STEP_seed_SEED.mp4 and .gif.
+Writes step_STEP.json with all returns (step_STEP_seed_SEED.json of one --seed_index), and for
+--video step_STEP_seed_SEED.mp4 and .gif.
 """
 
 import dataclasses
@@ -63,17 +64,24 @@ def run(options: Any, paths: Sequence[str]) -> None:
     if options.video:
         evaluation.check_video()
     saved = run_command.open_run(options, paths)
+    if options.video and environments.functional.is_functional(saved.spec.name):
+        raise ValueError(
+            f"video: {saved.spec.name!r} is stepped on the device, where nothing is drawn; leave "
+            "--video out"
+        )
     indices = list(range(len(saved.seeds)))
     if options.seed_index is not None:
         indices = [saved.index(options.seed_index)]
     step, actor = saved.actor(options.step)
     actor = jax.tree.map(lambda x: np.asarray(x)[indices], actor)
     output = pathlib.Path(options.output or saved.path / "evaluation")
-    files.check_writable(output / f"step_{step}.json")
+    part = "" if options.seed_index is None else f"_seed_{saved.seeds[options.seed_index]}"
+    path = output / f"step_{step}{part}.json"
+    files.check_writable(path)
     scores = score(saved, step, actor, indices, options.episodes, options.seed)
     print(table(scores))
-    (output / f"step_{step}.json").write_text(json.dumps(_as_json(scores), indent=2) + "\n")
-    print(f"returns -> {output / f'step_{step}.json'}")
+    path.write_text(json.dumps(_as_json(scores), indent=2) + "\n")
+    print(f"returns -> {path}")
     if options.video:
         path = output / f"step_{step}_seed_{scores.seeds[0]}.mp4"
         evaluation.record(
@@ -108,17 +116,17 @@ def score(
     """
     num_rounds = -(-num_episodes // _MOST_COPIES)
     copies = -(-num_episodes // num_rounds)
-    environment = environments.vector(
-        saved.spec.name,
-        [first_seed + e for _ in indices for e in range(copies)],
-        action_cost=saved.spec.action_cost,
-    )
     act = seeds.mapped(qusac.act, config=saved.config, task=saved.task)
-    rounds = [
-        evaluation.evaluate(environment, functools.partial(act, actor), len(indices))
-        for _ in range(num_rounds)
-    ]
-    environment.close()
+    rounds = []
+    # New copies each round: what follows a copy's first episode may depend on the policy.
+    for first in range(first_seed, first_seed + num_rounds * copies, copies):
+        environment = environments.vector(
+            saved.spec.name,
+            [first + e for _ in indices for e in range(copies)],
+            action_cost=saved.spec.action_cost,
+        )
+        rounds.append(evaluation.evaluate(environment, functools.partial(act, actor), len(indices)))
+        environment.close()
     returns, task_returns = (
         np.concatenate([getattr(one, name) for one in rounds], axis=1)[:, :num_episodes]
         for name in ("episode_return", "episode_task_return")
@@ -132,7 +140,7 @@ def score(
         first_episode_seed=first_seed,
         returns=returns,
         task_returns=task_returns,
-        scores=None if reference is None else datasets.normalized_score(task_returns, reference),
+        scores=None if reference is None else datasets.normalized_score(returns, reference),
     )
 
 

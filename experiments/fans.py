@@ -50,14 +50,14 @@ def play(
         num_steps: the most.
         seed: of the environment.
     """
-    env = environments.make(spec.name, action_cost=spec.action_cost, seed=seed)
+    env = environments.vector(spec.name, [seed], action_cost=spec.action_cost)
     observations, actions, rewards, is_over = [env.reset()[0]], [], [], False
     while not is_over and len(actions) < num_steps:
         actions.append(np.array(policy(observations[-1]), np.float32))
-        observation, reward, terminated, truncated, _ = env.step(actions[-1])
-        observations.append(observation)
-        rewards.append(float(reward))
-        is_over = terminated or truncated
+        result = env.step(actions[-1][None])
+        observations.append(result.next_observation[0])
+        rewards.append(float(result.reward[0]))
+        is_over = bool(result.terminated[0] or result.truncated[0])
     env.close()
     return Trajectory(np.stack(observations), np.stack(actions), np.array(rewards))
 

@@ -90,9 +90,9 @@ def curve_styles(
 ) -> tuple[dict[tuple[str, str], CurveStyle], dict[str, str]]:
     """Colours and lines of curves.
 
-    Settings count where runs of one method on one task differ in them. The commonest value of each
-    makes up the first settings, `a`, or where no run has all of these, those of a run near to them;
-    others are what they have different from `a`.
+    Settings count in which runs of one method on one task differ, and then for all curves. The
+    commonest value of each where they differ makes up the first settings, `a`, or where no run has
+    all of these, those of a run near to them; others are what they have different from `a`.
 
     Returns:
         By task and label how a curve is drawn, and by letter what its settings are; the latter is
@@ -116,8 +116,7 @@ def curve_styles(
         )
 
     def described(curve: Curve) -> dict[str, str]:
-        own = [name for name in names if ((curve.env, curve.name), name) in words]
-        return dict(zip(own, run_reader.describe(curve.settings, own), strict=True))
+        return dict(zip(names, run_reader.describe(curve.settings, names), strict=True))
 
     def differences() -> dict[tuple[str, str], tuple[str, ...]]:
         return {

@@ -152,14 +152,37 @@ def take_over(
     none = np.zeros_like(taken.learner.num_updates)
     learner = taken.learner._replace(num_updates=none, since_reset=none.copy())
     room = seeds.real(state.replay.data, placement)
-    data = jax.tree.map(_over_the_first, room, taken.replay.data)
-    count = taken.replay.size
+    rows = _known_rows(about, taken.replay)
+    known = jax.tree.map(lambda x: x[:, rows], taken.replay.data)
+    data = jax.tree.map(_over_the_first, room, known)
+    count = taken.replay.size - int((~rows).sum())
     buffer = state.replay._replace(data=data, size=count, position=count)
     return state._replace(
         learner=seeds.placed(learner, placement),
         dynamics=seeds.placed(taken.dynamics, placement),
         replay=seeds.placed(buffer, placement),
     )
+
+
+def _known_rows(about: dict[str, Any], buffer: Any) -> np.ndarray:
+    """Which slots `[T]` of an offline run's D have a next observation that the dataset holds.
+
+    Online the dynamics are fitted to all of D, and to them a stand-in would be a mistake. A file
+    does not say what followed either any terminated transition or none, so it is these that go.
+
+    Args:
+        about: config.json of the run.
+        buffer: D of its seeds, `[R, T, ...]`, the same data for each.
+    """
+    terminated = buffer.data.terminated[0]
+    if not (about.get("dataset") or {}).get("num_unknown_next_observations"):
+        return np.ones(len(terminated), bool)
+    print(
+        f"D begins without {terminated.sum()} of the dataset's {len(terminated)} transitions: the "
+        "file does not hold the observations that episodes terminated in",
+        flush=True,
+    )
+    return ~terminated
 
 
 def _over_the_first(empty: Any, data: np.ndarray) -> np.ndarray:

@@ -40,6 +40,14 @@ def make_flags() -> flags.FlagValues:
         "that module",
         **define,
     )
+    flags.DEFINE_enum(
+        "action_bounds",
+        None,
+        ["environment", "unit"],
+        "what the actions of an HDF5 file lie in, which does not say so itself: the bounds that "
+        "the environment of --env has, or [-1, 1]; needed where these are not the same",
+        **define,
+    )
     flags.DEFINE_string(
         "dynamics", None, "workdir of a run whose fitted dynamics are taken", **define
     )
@@ -51,6 +59,7 @@ def make_flags() -> flags.FlagValues:
         eval_episodes=10,
         checkpoint_every=50_000,
     )
+    values["action_cost"].help = "rho; default that of the dataset's rewards, if it is recorded"
     return values
 
 
@@ -64,20 +73,25 @@ def run(options: Any) -> int | None:
     _check_used(options)
     config = program.read_config(options, is_offline=True)
     _check_multiples(options, config)
-    dataset = datasets.load(options.dataset)
+    dataset = datasets.load(options.dataset, action_bounds=_action_bounds(options))
+    _check_ends(dataset, config)
     env = options.env or dataset.env
     if env is None:
         raise ValueError(
             f"env: {options.dataset!r} does not name the environment that it comes from "
             f"({dataset.env_note}); pass --env"
         )
-    spec = environments.spec(env, options.action_cost)
+    spec = environments.spec(env, _action_cost(options.action_cost, dataset))
     datasets.check_matches(dataset, spec)
     count = dataset.num_transitions
     config = dataclasses.replace(
         config, replay_capacity=count, warmup_steps=min(config.warmup_steps, count)
     )
-    _tell(dataset, env)
+    _tell(dataset, spec)
+    about = datasets.describe(dataset)
+    # It is the run's own, which config.json has already; here it would keep runs from before it
+    # was recorded from being continued.
+    del about["action_cost"]
     make = functools.partial(OfflineRun, dataset=dataset, dynamics=options.dynamics)
     return program.train(
         options,
@@ -85,7 +99,7 @@ def run(options: Any) -> int | None:
         config,
         make,
         stops_within=f", after up to {config.fit_every} updates or a fit of the dynamics",
-        dataset=datasets.describe(dataset),
+        dataset=about,
         dynamics=options.dynamics,
     )
 
@@ -114,13 +128,56 @@ def _check_multiples(options: Any, config: qusac.Config) -> None:
             )
 
 
-def _tell(dataset: datasets.Dataset, env: str) -> None:
+def _action_bounds(options: Any) -> tuple[Any, Any] | None:
+    """What `datasets.load` is told of the actions of an HDF5 file."""
+    if options.action_bounds is None:
+        return None
+    if options.action_bounds == "unit":
+        return -1.0, 1.0
+    if not options.env:
+        raise ValueError("action_bounds is 'environment', but env is missing; pass --env, too")
+    spec = environments.spec(options.env)
+    if not spec.action_low:
+        raise ValueError(
+            f"action_bounds: those of {options.env!r} are not known; scale the file's actions to "
+            "[-1, 1] and use --action_bounds=unit"
+        )
+    return spec.action_low, spec.action_high
+
+
+def _action_cost(given: float | None, dataset: datasets.Dataset) -> float | None:
+    """The cost to evaluate with: returns are scored against references that have the data's."""
+    recorded = dataset.action_cost
+    if recorded is not None and given is not None and given != recorded:
+        raise ValueError(
+            f"action_cost: the rewards of {dataset.name!r} and its reference returns have the "
+            f"action cost {recorded:g}, got {given:g}; leave --action_cost out, or collect a "
+            "dataset with that cost"
+        )
+    return recorded if given is None else given
+
+
+def _check_ends(dataset: datasets.Dataset, config: qusac.Config) -> None:
+    """Raises `ValueError` if the dynamics are to learn when an episode ends and no row shows it."""
+    if not (config.uses_model and config.dynamics.learn_termination):
+        return
+    if not (dataset.terminated & dataset.next_observation_known).any():
+        raise ValueError(
+            f"termination is learned, but {dataset.path} has no end to learn from: "
+            f"{int(dataset.terminated.sum())} of {dataset.num_transitions} transitions terminated, "
+            "none with a known next observation; name a function with --termination, such as never"
+        )
+
+
+def _tell(dataset: datasets.Dataset, spec: environments.Spec) -> None:
     print(
         f"dataset: {dataset.num_transitions} transitions, {dataset.num_episodes} episodes from "
         f"{dataset.path} (sha256 {dataset.sha256[:12]})"
     )
+    env = spec.name
     note = f" ({dataset.env_note})" if env == dataset.env and dataset.env_note else ""
-    print(f"evaluated in {env}{note}")
+    cost = f", action cost {spec.action_cost:g}" if spec.action_cost else ""
+    print(f"evaluated in {env}{note}{cost}")
     reference = dataset.reference
     if reference is None:
         print("no reference returns, so no normalized scores")

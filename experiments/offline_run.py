@@ -54,7 +54,9 @@ class OfflineRun(Run):
 
     def prepare(self) -> None:
         """Fits the dynamics, or takes those of another run (Algorithm 3, line 2)."""
-        self._ends.update(self._state.replay, self._dataset.num_transitions, "dataset")
+        if self._ends.is_needed:
+            count = int(self._dataset.next_observation_known.sum())
+            self._ends.update(self._known_replay(), count, "dataset")
         if self.step or not self._config.uses_model:
             return
         own = self._directory.path / "dynamics"
@@ -69,10 +71,7 @@ class OfflineRun(Run):
     def _fit_dynamics(self, path: pathlib.Path) -> None:
         print("fitting the dynamics", flush=True)
         # Keys of their own, so that a run with these dynamics and one that takes them are the same.
-        state = self._state._replace(key=self._program_keys)
-        if not self._dataset.next_observation_known.all():
-            known = self._dataset.transitions(known_next_observations=True)
-            state = state._replace(replay=self._buffer(known))
+        state = self._state._replace(key=self._program_keys, replay=self._known_replay())
         dynamics, report = self._fit(state)
         self._note_fit(report)
         self._state = self._state._replace(dynamics=dynamics)
@@ -157,7 +156,7 @@ class OfflineRun(Run):
         }
         reference = self._dataset.reference
         if reference is not None:
-            scores = datasets.normalized_score(episodes.episode_task_return, reference)
+            scores = datasets.normalized_score(episodes.episode_return, reference)
             columns = {"eval_score": scores.mean(1), **columns}
         return columns
 
@@ -165,7 +164,7 @@ class OfflineRun(Run):
         summary: dict[str, Any] = {"dataset": datasets.describe(self._dataset)}
         reference = self._dataset.reference
         if reference is not None:
-            returns = np.array([curve.final_task_return for curve in curves])
+            returns = np.array([curve.final_return for curve in curves])
             summary["final_scores"] = datasets.normalized_score(returns, reference).tolist()
         return summary
 
@@ -186,6 +185,12 @@ class OfflineRun(Run):
             self._directory.path / "calibration.png",
             is_of_values=METHODS[self._config.method].is_of_values,
         )
+
+    def _known_replay(self) -> replay.Buffer:
+        """D without the transitions whose next observation is a stand-in; D itself without any."""
+        if self._dataset.next_observation_known.all():
+            return self._state.replay
+        return self._buffer(self._dataset.transitions(known_next_observations=True))
 
     def _buffer(self, transitions: qusac.Transition) -> replay.Buffer:
         """A buffer for each seed that holds these transitions."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, handover, program
+from experiments import cli, files, handover, program
 from experiments.device_run import DeviceRun
 from experiments.online_run import OnlineRun
 from qusac_jax import environments
@@ -54,6 +54,11 @@ def run(options: Any) -> int | None:
     config = program.read_config(options, change=change)
     environments.check_name(options.env)
     spec = environments.spec(options.env, options.action_cost)
+    if options.num_steps < config.warmup_steps:
+        files.warn(
+            f"num_steps is {options.num_steps} and config.warmup_steps {config.warmup_steps}, so "
+            "nothing is learned; use a larger --num_steps or a smaller --config.warmup_steps"
+        )
     kind = DeviceRun if environments.functional.is_functional(options.env) else OnlineRun
     if source is None:
         return program.train(options, spec, config, kind)

@@ -149,18 +149,22 @@ def read_config(
         options["config.method"].parse(options.method)
     if options.termination == _LEARNED:
         options["config.dynamics.learn_termination"].parse("true")
-    return config_file.read_config(options, preset, given, change=_with_used_risk(change))
+    flags = cli.given_fields(options, "config").keys()
+    return config_file.read_config(options, preset, given, change=_with_used_risk(change, flags))
 
 
-def _with_used_risk(change: config_file.Change | None) -> config_file.Change:
-    """A change that refuses a λ which a schedule of the preset would take the place of."""
+def _with_used_risk(
+    change: config_file.Change | None, flags: Collection[str]
+) -> config_file.Change:
+    """A change that refuses a λ which a schedule of preset or file would take the place of."""
 
     def checked(values: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
         values = values if change is None else change(values, given)
         schedule = values["risk_schedule"]
-        if schedule is not None and "risk" in given and "risk_schedule" not in given:
+        is_replaced = any("risk" in by and "risk_schedule" not in by for by in (given, flags))
+        if schedule is not None and is_replaced:
             raise ValueError(
-                f"config.risk is {values['risk']}, but the preset has the risk_schedule "
+                f"config.risk is {values['risk']}, but the preset or the file has risk_schedule "
                 f"{schedule}, which takes its place; add --config.risk_schedule=none "
                 "--config.risk_awaits_reward=False, or give another schedule"
             )
@@ -183,6 +187,8 @@ def _take_preset(options: Any, preset: str) -> None:
 
 def check_environment(options: Any, env: str) -> None:
     """Raises `ValueError` for what would end a run later: before a directory is made for it."""
+    if options.wandb:
+        wandb_logger.check_package()
     if environments.functional.is_functional(env):  # checked as it was loaded
         if options.video:
             raise ValueError(f"video: {env!r} is stepped on the device; leave --video out")
@@ -198,8 +204,6 @@ def check_environment(options: Any, env: str) -> None:
     cost.check_copies(state_size, options.num_seeds, options.eval_episodes)
     if options.video:
         evaluation.check_video()
-    if options.wandb:
-        wandb_logger.check_package()
 
 
 def task_of(options: Any, spec: environments.Spec, config: qusac.Config) -> qusac.Task:

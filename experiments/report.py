@@ -49,13 +49,14 @@ def rows(
     return [{name: float(column[i]) for name, column in columns.items()} for i in range(len(seeds))]
 
 
-def tell(bar: tqdm, rows: Sequence[Row], rate: float) -> None:
+def tell(bar: tqdm, rows: Sequence[Row], rate: float, seconds_left: float | None) -> None:
     """Tells a person how a run is doing: in the progress bar, or as a line without one.
 
     Args:
         bar: of the run, disabled where nobody looks.
         rows: of the evaluation.
         rate: steps per second and seed since the last one.
+        seconds_left: until the run ends; None if that is not known.
     """
     step = int(rows[0]["step"])
     mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
@@ -69,7 +70,7 @@ def tell(bar: tqdm, rows: Sequence[Row], rate: float) -> None:
     )
     score = f", score {mean['eval_score']:.1f} %" if "eval_score" in mean else ""
     if bar.disable:
-        left = tqdm.format_interval((bar.total - step) / rate) if rate else "?"
+        left = "?" if seconds_left is None else tqdm.format_interval(seconds_left)
         print(
             f"step {step}: return {mean['eval_return']:.1f} "
             f"(task {mean['eval_task_return']:.1f}){score}, Q {mean['mean_q']:.2f}, "

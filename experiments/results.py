@@ -3,12 +3,14 @@
 Axes: R seeds (all runs of one task and method together), T points on the x axis.
 """
 
+import collections
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
+from experiments.files import warn
 from experiments.run_reader import Curve
 from qusac_jax import environments
 
@@ -93,7 +95,8 @@ def normalized_final_returns(
     Tasks of the control suite are divided by 1000, the most that their 1000 steps can give. Other
     tasks are mapped linearly so that the worst of all runs that were read scores 0 and the best 1:
     such scores depend on what is compared. Only tasks that all methods were run on count, and of
-    each method as many seeds as it has on every task.
+    each method as many seeds as it has on every task. Where there is no such task, methods and
+    settings that were run on the fewest tasks are left out with a warning.
 
     Args:
         grouped: as `group` gives them.
@@ -102,8 +105,7 @@ def normalized_final_returns(
     Returns:
         For each label the scores `[R, tasks]`; empty if the methods share no task.
     """
-    labels = sorted({label for by_label in grouped.values() for label in by_label})
-    shared = [env for env in grouped if set(grouped[env]) == set(labels)]
+    labels, shared = _shared(grouped)
     if not shared:
         return {}
     scores = {}
@@ -119,6 +121,24 @@ def normalized_final_returns(
             axis=1,
         )
     return scores
+
+
+def _shared(grouped: dict[str, dict[str, list[Curve]]]) -> tuple[list[str], list[str]]:
+    """Labels, and the tasks that all of them were run on."""
+    num_tasks = collections.Counter(label for by_label in grouped.values() for label in by_label)
+    labels, left_out = sorted(num_tasks), []
+    with_all = lambda: [env for env in grouped if grouped[env].keys() >= set(labels)]
+    while labels and not with_all():
+        fewest = min(num_tasks[label] for label in labels)
+        left_out += [label for label in labels if num_tasks[label] == fewest]
+        labels = [label for label in labels if num_tasks[label] > fewest]
+    shared = with_all() if labels else []
+    if shared and left_out:
+        warn(
+            f"runs: {', '.join(left_out)} are left out of the aggregate: with them, no task was "
+            "run with every method"
+        )
+    return labels, shared
 
 
 def aggregate(scores: dict[str, np.ndarray], *, num_resamples: int = 5000) -> list[Aggregate]:

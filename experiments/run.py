@@ -306,7 +306,7 @@ class Run(abc.ABC):
         }
         self._directory.log(rows, {name: value for name, value in timing.items() if value})
         if self._processes.is_first:
-            report.tell(bar, rows, rate)
+            report.tell(bar, rows, rate, self._speed.seconds_left(self.step, self._num_steps))
         self._speed.restart(self.step)
 
     def _all_host_state(self) -> dict[str, Any]:

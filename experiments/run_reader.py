@@ -5,6 +5,7 @@ Axis: T points on the x axis.
 """
 
 import dataclasses
+import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -176,14 +177,22 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
     """What makes runs of one task and name different things, by today's names."""
     inner = config.get("config")
     fields = flatten(inner) if isinstance(inner, dict) else {}
-    for today in flatten(dataclasses.asdict(Config())):
+    # As JSON has them, where a tuple is a list.
+    defaults = flatten(json.loads(json.dumps(dataclasses.asdict(Config()))))
+    if isinstance(inner, dict) and "dynamics" in inner:  # what came later, it did by default
+        fields = defaults | fields
+    for today in defaults:
         group, _, leaf = today.rpartition(".")
         if group and today not in fields:  # of a time when the hyperparameters had no groups
             names = (f"{group}_{leaf}", leaf, f"fit_{leaf}")
             old = next((name for name in names if name in fields), None)
             if old is not None:
                 fields[today] = fields.pop(old)
-    return fields | {name: config.get(name) for name in ("action_cost", "termination")}
+    others = {name: config.get(name) for name in ("action_cost", "termination", "init_from")}
+    data = config.get("dataset")
+    if isinstance(data, dict):  # two may have the same name
+        others["dataset"] = f"{data.get('dataset')} ({str(data.get('sha256'))[:8]})"
+    return fields | others
 
 
 def _told_apart(curves: list[Curve]) -> list[Curve]:

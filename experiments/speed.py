@@ -71,11 +71,17 @@ class Speed:
     def restart(self, step: int) -> None:
         """Begins to measure `pace` anew."""
         self._since = (time.perf_counter(), step)
+        self._has_learned_before = self._has_learned
 
     def pace(self, step: int) -> float:
         """Environment steps per second and seed since the last restart."""
         since, first = self._since
         return (step - first) / (time.perf_counter() - since)
+
+    def seconds_left(self, step: int, last: int) -> float | None:
+        """At the pace since the last restart; None unless all of these steps were learning ones."""
+        pace = self.pace(step)
+        return (last - step) / pace if self._has_learned_before and pace > 0 else None
 
     def state(self) -> dict[str, Any]:
         """JSON-compatible, for a checkpoint."""

@@ -1,7 +1,7 @@
 """What a suite has to show: one figure, one table, and what has not been done."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -64,18 +64,24 @@ def write(
 def _results(curves: Sequence[Curve], output: pathlib.Path) -> list[str]:
     """Draws the figure; returns the tables."""
     published, grouped = _published(curves), results.group(curves)
+    ends = {
+        (env, label): min(curve.x[-1] for curve in seeds)
+        for env, by_label in grouped.items()
+        for label, seeds in by_label.items()
+    }
+    final = lambda curve: _at(curve, ends[curve.env, curve.label])
     y = f"mean of the last {_EVALUATIONS} evaluations"
     figures.draw_curves(curves, output / "learning_curves.png", x="step", y=y, published=published)
-    if ladders := suite_ladder.ladders(curves, _last):
-        ends = {env: min(c.x[-1] for c in curves if c.env == env) for env in ladders}
-        theirs = suite_ladder.published(ladders, ends)
+    first_ends = {env: min(end for (e, _), end in ends.items() if e == env) for env in grouped}
+    if ladders := suite_ladder.ladders(curves, lambda curve: _at(curve, first_ends[curve.env])):
+        theirs = suite_ladder.published(ladders, first_ends)
         suite_ladder.draw(ladders, theirs, output / "action_costs.png", y=y)
     try:
-        iqm = {env: _interquartile_means(by_label) for env, by_label in grouped.items()}
-        over_tasks = _over_tasks(grouped)
+        iqm = {env: _interquartile_means(by_label, final) for env, by_label in grouped.items()}
+        over_tasks = _over_tasks(grouped, final)
     except ValueError as error:  # no rliable
         iqm, over_tasks = {}, [f"{error}"]
-    return [_table(grouped, iqm), *over_tasks]
+    return [_table(grouped, iqm, ends), *over_tasks]
 
 
 def find_unfinished(
@@ -112,9 +118,9 @@ def _published(curves: Sequence[Curve]) -> dict[str, list[PublishedCurve]]:
     }
 
 
-def _last(curve: Curve) -> float:
-    """Mean of the last evaluations: what smoothing leaves at the end."""
-    return float(curve.y[-1])
+def _at(curve: Curve, end: float) -> float:
+    """Mean of the last evaluations up to a step that all seeds have reached."""
+    return float(curve.y[curve.x <= end][-1])
 
 
 def _published_at(curve: Curve, step: float) -> tuple[float, float]:
@@ -126,8 +132,12 @@ def _published_at(curve: Curve, step: float) -> tuple[float, float]:
     return float("nan"), float("nan")
 
 
-def _table(grouped: _Grouped, iqm: dict[str, dict[str, str]]) -> str:
-    """By task and method; the return of a seed is the mean of its last evaluations."""
+def _table(
+    grouped: _Grouped,
+    iqm: dict[str, dict[str, str]],
+    ends: Mapping[tuple[str, str], float],
+) -> str:
+    """By task and method; the return of a seed is the mean of its last evaluations up to `ends`."""
     lines = [
         f"| task | method | seeds | steps | mean of the last {_EVALUATIONS} evaluations | "
         "IQM over seeds | published |",
@@ -135,8 +145,8 @@ def _table(grouped: _Grouped, iqm: dict[str, dict[str, str]]) -> str:
     ]
     for env, by_label in grouped.items():
         for label, curves in by_label.items():
-            end = min(curve.x[-1] for curve in curves)
-            returns = np.array([_last(curve) for curve in curves])
+            end = ends[env, label]
+            returns = np.array([_at(curve, end) for curve in curves])
             mean = _plus_minus(returns.mean(), float(results.standard_error(returns)))
             theirs = _plus_minus(*_published_at(curves[0], end))
             lines.append(
@@ -146,10 +156,12 @@ def _table(grouped: _Grouped, iqm: dict[str, dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def _interquartile_means(by_label: dict[str, list[Curve]]) -> dict[str, str]:
+def _interquartile_means(
+    by_label: dict[str, list[Curve]], final: Callable[[Curve], float]
+) -> dict[str, str]:
     """Of one task with 95 % intervals; nothing for methods with one seed, which have none."""
     scores = {
-        label: np.array([[_last(curve)] for curve in curves])
+        label: np.array([[final(curve)] for curve in curves])
         for label, curves in by_label.items()
         if len(curves) > 1
     }
@@ -159,9 +171,9 @@ def _interquartile_means(by_label: dict[str, list[Curve]]) -> dict[str, str]:
     return {one.label: _interval(one, ".1f") for one in aggregates if one.statistic == "IQM"}
 
 
-def _over_tasks(grouped: _Grouped) -> list[str]:
+def _over_tasks(grouped: _Grouped, final: Callable[[Curve], float]) -> list[str]:
     """Interquartile mean and median over tasks, if there are several that all methods share."""
-    scores = results.normalized_final_returns(grouped, _last) if len(grouped) > 1 else {}
+    scores = results.normalized_final_returns(grouped, final) if len(grouped) > 1 else {}
     if not scores or next(iter(scores.values())).shape[1] < 2:
         return []
     by_label: dict[str, dict[str, results.Aggregate]] = {}

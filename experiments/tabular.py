@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from absl import flags
 
 from experiments import (
@@ -31,6 +32,7 @@ from experiments import (
 )
 from qusac_jax import posterior, ube
 from qusac_jax._fields import check_choice
+from qusac_jax.sparse import Sparse
 from qusac_jax.tabular import agent, environments, experiment
 
 ENVIRONMENTS = ("toy", *tabular_environments.NAMES)
@@ -40,7 +42,6 @@ _PUBLISHED_LENGTHS = ("10", "15", "20", "25", "30", "35", "40")
 # The paper's settings (section 5.2, appendix C.1).
 _EPISODES, _SEVEN_ROOM_EPISODES = 1000, 5000
 _DEEP_SEA_MIN_LOCAL, _MIN_LOCAL = -0.05, 0.0
-_NOISY_REWARD_PRECISION = 1.0  # of the stochastic DeepSea, whose rewards have standard normal noise
 
 # How often a whole run reports and can be stopped.
 _CHUNKS = 250
@@ -118,7 +119,13 @@ def make_flags() -> flags.FlagValues:
 
 
 def make_environment(options, length: int) -> environments.Environment:
-    """The environment of the flags, other than `toy`."""
+    """The environment of the flags, other than `toy`.
+
+    Raises:
+        ValueError: if there is none such, or it would not fit into memory.
+    """
+    if options.env.startswith("deep_sea"):  # before it is built, in dense form
+        tabular_cost.check_deep_sea(length)
     return tabular_environments.make(
         options.env,
         length=length,
@@ -129,7 +136,9 @@ def make_environment(options, length: int) -> environments.Environment:
     )
 
 
-def make_config(options, *, method: str, length: int) -> experiment.Config:
+def make_config(
+    options, environment: environments.Environment, *, method: str, length: int
+) -> experiment.Config:
     """The paper's settings for the environment, where the flags say nothing else."""
     is_sea = options.env.startswith("deep_sea")
     min_local = options.min_local
@@ -138,7 +147,6 @@ def make_config(options, *, method: str, length: int) -> experiment.Config:
     num_episodes = options.num_episodes
     if num_episodes is None:
         num_episodes = _SEVEN_ROOM_EPISODES if options.env == "seven_room" else _EPISODES
-    is_noisy = options.env == "deep_sea_stochastic"
     seed_axis = options.seed_axis
     if seed_axis == "auto":
         seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
@@ -153,10 +161,16 @@ def make_config(options, *, method: str, length: int) -> experiment.Config:
         ),
         num_episodes=num_episodes,
         count_weight=float(length) if is_sea else 1.0,
-        noise_precision=_NOISY_REWARD_PRECISION if is_noisy else posterior.NEARLY_NOISELESS,
+        noise_precision=_noise_precision(environment),
         seed_axis=seed_axis,
         num_chunks=_num_chunks(options, length),
     )
+
+
+def _noise_precision(environment: environments.Environment) -> float:
+    """Of the noisiest reward: agents assume one precision for all."""
+    std = 0.0 if environment.reward_std is None else float(np.max(environment.reward_std))
+    return min(1 / std**2, posterior.NEARLY_NOISELESS) if std else posterior.NEARLY_NOISELESS
 
 
 def _num_chunks(options, length: int) -> int:
@@ -168,11 +182,11 @@ def _num_chunks(options, length: int) -> int:
 
 def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int | None:
     """Runs a method, or goes on with it; returns the number of the signal that stopped it."""
-    if options.num_seeds < 1:
-        raise ValueError(f"num_seeds must be at least 1, got {options.num_seeds}")
-    config = make_config(options, method=method, length=length)
-    environment = _environment_that_fits(options, length, config, options.num_seeds)
-    if environment is None:
+    environment = make_environment(options, length)
+    config = make_config(options, environment, method=method, length=length)
+    _check_run(options, environment, config, options.num_seeds)
+    if options.memory:
+        _print_memory(options, environment, config, length)
         return None
     return tabular_run.run(
         environment,
@@ -184,23 +198,31 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
     )
 
 
-def _environment_that_fits(
-    options, length: int, config: experiment.Config, num_seeds: int
-) -> environments.Environment | None:
-    """The environment of a run; None where only its memory was asked for, which is printed.
+def _check_run(
+    options, environment: environments.Environment, config: experiment.Config, num_seeds: int
+) -> None:
+    """Raises `ValueError` if a run cannot be done, or, unless that was asked, needs much memory."""
+    if isinstance(environment.transition, Sparse):
+        what = f"{environment.name!r} is sparse, as with --support or --timed or of many states"
+        if config.agent.method == "moments":
+            raise ValueError(
+                f"method 'moments' needs a dense env, but {what}; leave --support out where that "
+                "makes it dense, or choose another method"
+            )
+        if options.solver == "lu":
+            raise ValueError(
+                f"solver 'lu' is read in a dense env alone, but {what}, and always solved by "
+                "BiCGStab; leave --solver out"
+            )
+    if not options.memory:
+        tabular_cost.check_memory(environment, config, num_seeds)
 
-    Raises:
-        ValueError: if the run would not fit into memory.
-    """
-    if options.env.startswith("deep_sea"):  # before it is built, in dense form
-        tabular_cost.check_deep_sea(length)
-    environment = make_environment(options, length)
-    if options.memory:
-        needed = tabular_cost.memory(environment, config, num_seeds)
-        print(f"{environment.name} {length or ''} {config.agent.method}: {needed.describe()}")
-        return None
-    tabular_cost.check_memory(environment, config, num_seeds)
-    return environment
+
+def _print_memory(
+    options, environment: environments.Environment, config: experiment.Config, length: int
+) -> None:
+    needed = tabular_cost.memory(environment, config, options.num_seeds)
+    print(f"{environment.name} {length or ''} {config.agent.method}: {needed.describe()}")
 
 
 def print_toy() -> None:
@@ -223,13 +245,13 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
     """
     is_sea = options.env.startswith("deep_sea")
     lengths = cli.integers("lengths", options.lengths) if is_sea else [0]
-    for name, values in (("methods", options.methods), ("lengths", lengths)):
-        if not values:
-            raise ValueError(f"{name} must name at least one to compare, got none")
-    for method in options.methods:
-        for length in lengths:  # mistakes show before the work starts
-            config = make_config(options, method=method, length=length)
-            _environment_that_fits(options, length, config, options.num_seeds)
+    if not lengths:
+        raise ValueError("lengths must name at least one to compare, got none")
+    for length in lengths:  # mistakes show before the work starts
+        environment = make_environment(options, length)
+        for method in options.methods:
+            config = make_config(options, environment, method=method, length=length)
+            _check_run(options, environment, config, options.num_seeds)
     published = None
     if options.published:
         axis = "length" if is_sea else "episode"
@@ -264,14 +286,13 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
             f"{drawn_at[-1]}, ends the run; leave num_episodes out"
         )
     length = options.length if options.env.startswith("deep_sea") else 0
+    environment = make_environment(options, length)
     config = dataclasses.replace(
-        make_config(options, method=options.method, length=length),
+        make_config(options, environment, method=options.method, length=length),
         num_episodes=drawn_at[-1],
         num_chunks=drawn_at[-1] // math.gcd(*drawn_at),
     )
-    environment = _environment_that_fits(options, length, config, 1)
-    if environment is None:
-        return None
+    _check_run(options, environment, config, 1)
     if environment.cells is None:
         raise ValueError(f"inspect draws grids, which env {options.env!r} is none of")
     return tabular_inspect.run(
@@ -289,6 +310,23 @@ def _check_read(options, what: str, *unread: str) -> None:
     given = [f"--{name}" for name in unread if options[name].present]
     if given:
         raise ValueError(f"{what}, does not read {', '.join(given)}; leave that out")
+
+
+def _check_methods(options) -> None:
+    """Raises `ValueError` for a method that is none, and a flag that no method reads."""
+    methods = options.methods if options.figure else [options.method]
+    if not methods:
+        raise ValueError("methods must name at least one to compare, got none")
+    for method in methods:
+        check_choice("method", method, agent.METHODS)
+    unread = [
+        f"--{name}={options[name].value} (which {', '.join(readers)} read)"
+        for name, readers in agent.READ_BY.items()
+        if options[name].present and not set(methods) & set(readers)
+    ]
+    if unread:
+        what = "a figure of " * options.figure + f"method {', '.join(map(repr, methods))}"
+        raise ValueError(f"{what} does not read {', '.join(unread)}; leave that out")
 
 
 def run(options) -> int:
@@ -314,6 +352,9 @@ def run(options) -> int:
     else:
         others = ("methods", "lengths", "published", "inspect_episodes")
         _check_read(options, "a single run, without --figure or --inspect", *others)
+    if options.num_seeds < 1:
+        raise ValueError(f"num_seeds must be at least 1, got {options.num_seeds}")
+    _check_methods(options)
     sizes = [options.length] if is_sea and not options.figure else []
     sizes += [] if options.size is None else [options.size]
     forms = [flag for flag in ("support", "timed") if options[flag].value]

@@ -1,8 +1,14 @@
 """The environments that `experiments.tabular` offers by name."""
 
+import hashlib
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
+import jax
+import numpy as np
+
+from experiments import files
 from qusac_jax._fields import check_choice
 from qusac_jax.tabular import environments, planning, problems
 
@@ -29,6 +35,9 @@ _MAKERS: dict[str, Callable[..., environments.Environment]] = {
     "discounting_chain": problems.discounting_chain,
     "umbrella": problems.umbrella,
 }
+
+_DECIMALS = 9  # of what is compared: the last bits may depend on the machine
+_BLOCK_BYTES = 2**24  # at a time, as the arrays of a large environment fill the memory
 
 
 def make(
@@ -77,3 +86,33 @@ def _read_grid(path: pathlib.Path) -> environments.Environment:
     except OSError as error:
         raise ValueError(f"map {str(path)!r} cannot be read: {error.strerror}") from error
     return problems.grid(text, name=path.stem)
+
+
+def identity(environment: environments.Environment, workdir: pathlib.Path) -> dict[str, Any]:
+    """What config.json of a run says of its environment: the name and a hash of its arrays.
+
+    Environments that differ may have one name, such as the maps in two files called map.txt.
+
+    Args:
+        environment: of the run.
+        workdir: of the run; one that began before there was a hash goes on without it.
+
+    Raises:
+        ValueError: if the config.json that is there cannot be read.
+    """
+    config, known = workdir / "config.json", {"env": environment.name}
+    if config.is_file() and "env_hash" not in files.read_json(config, "choose another workdir"):
+        return known
+    return {**known, "env_hash": _hash(environment)}
+
+
+def _hash(environment: environments.Environment) -> str:
+    solved_return = environment.solved_return
+    numbers = (environment.episode_length, None if solved_return is None else float(solved_return))
+    digest = hashlib.sha256(repr((*numbers, environment.regret)).encode())
+    arrays = (environment.transition, environment.reward, environment.start, environment.reward_std)
+    for array in map(np.asarray, jax.tree.leaves(arrays)):
+        digest.update(repr(array.shape).encode())
+        for block in np.array_split(array, 1 + array.nbytes // _BLOCK_BYTES):
+            digest.update((np.round(block.astype(float), _DECIMALS) + 0.0).tobytes())  # -0 is 0
+    return digest.hexdigest()[:16]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import jax
 
-from experiments import cli, tabular_figures, tabular_run
+from experiments import cli, tabular_environments, tabular_figures, tabular_run
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax.tabular import agent, experiment
 from qusac_jax.tabular.environment import Environment
@@ -41,7 +41,7 @@ def run(
     directory = RunDirectory(
         workdir,
         {
-            "env": environment.name,
+            **tabular_environments.identity(environment, workdir),
             "length": length or None,
             "seeds": [seed],
             "config": dataclasses.asdict(config),

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import cli, cost, files
+from experiments import cli, cost, files, tabular_environments
 from experiments import seeds as spread
 from experiments.run_directory import RunDirectory, describe_program
 from qusac_jax.checkpoint import Checkpointer
@@ -55,7 +55,7 @@ def run(
     directory = RunDirectory(
         workdir,
         {
-            "env": environment.name,
+            **tabular_environments.identity(environment, workdir),
             "length": length or None,
             "seeds": list(seeds),
             # Without what may differ when the run goes on, on another device for example.

@@ -2,6 +2,7 @@
 
 import operator
 import reprlib
+from typing import Any
 
 import jax
 import jax.core
@@ -183,11 +184,10 @@ def check_problem(
     check_real(transition=transition, reward=reward, policy=policy, discount=discount)
     means = {"mean_transition": mean_transition, "mean_reward": mean_reward}
     check_real(**{name: array for name, array in means.items() if array is not None})
-    arrays = (transition, reward, policy, mean_transition, mean_reward)
-    check_shapes(
-        *(jax.tree.map(np.asarray, array) for array in arrays),
-        num_batch_axes=int(np.ndim(transition.probability if is_sparse else transition) > 3),
-    )
+    given = (transition, reward, policy, mean_transition, mean_reward)
+    transition, reward, policy, mean_transition, mean_reward = arrays = list(map(_arrays, given))
+    num_axes = (transition.probability if is_sparse else transition).ndim
+    check_shapes(*arrays, num_batch_axes=int(num_axes > 3))
     check_scalars(discount=discount)
     check_discount(discount)
     check_policy(policy)
@@ -199,6 +199,13 @@ def check_problem(
             check_transition(array, name=name)
             if discount == 1:
                 _check_terminates(array, np.asarray(policy), name)
+
+
+def _arrays(value) -> Any:
+    """Lists and numbers as arrays, also those of a `Sparse`; what has a dtype, and None, as is."""
+    if isinstance(value, Sparse):
+        return Sparse(*map(_arrays, value))
+    return value if value is None or hasattr(value, "dtype") else np.asarray(value)
 
 
 def check_transition(transition, *, name: str = "transition") -> None:

@@ -7,6 +7,7 @@ saving leaves the previous checkpoint as it was.
 import contextlib
 import logging
 import pathlib
+import shutil
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -46,6 +47,7 @@ class Checkpointer:
         self._directory = pathlib.Path(directory).absolute()
         self._max_to_keep = max_to_keep
         self._manager: ocp.CheckpointManager | None = None
+        self._has_cleaned = False
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, ascending."""
@@ -70,6 +72,7 @@ class Checkpointer:
         try:
             if step in self.steps():
                 return
+            self._remove_leftovers()
             manager = self._open()
             with without_reports():
                 saved = manager.save(
@@ -133,10 +136,23 @@ class Checkpointer:
             raise CheckpointError(
                 f"there is no checkpoint {step} in {self._directory}; there are {steps}"
             )
+        try:
+            return step, self._read_step(step, device, **parts)
+        except CheckpointError as error:
+            since = [later for later in self._open().all_steps(read=True) if later > steps[-1]]
+            if since:
+                raise CheckpointError(
+                    f"checkpoint {step} in {self._directory} could not be read: a run that goes on "
+                    f"there keeps its last {self._max_to_keep} only and has saved {max(since)} "
+                    "since; read again"
+                ) from error
+            raise
+
+    def _read_step(self, step: int, device: PyTree, **parts: Any) -> Any:
         _verify(self._directory / str(step))
         target = jax.tree.map(_restored_like, jax.tree.map(_key_to_data, device))
         try:
-            read = self._open().restore(
+            return self._open().restore(
                 step,
                 args=ocp.args.Composite(
                     device=ocp.args.StandardRestore(target),  # type: ignore[call-arg]
@@ -150,7 +166,6 @@ class Checkpointer:
                 f"{first_line(error)}. Nothing was changed; use an older checkpoint "
                 f"(--resume=latest_good), or another workdir"
             ) from error
-        return step, read
 
     def restore_latest_good(self, device: PyTree, host: PyTree) -> Restored:
         """Reads the latest checkpoint that can be read.
@@ -165,6 +180,13 @@ class Checkpointer:
             except CheckpointError as error:
                 first = first or error
         raise first or CheckpointError(f"there is no complete checkpoint in {self._directory}")
+
+    def _remove_leftovers(self) -> None:
+        """Removes what earlier processes that were killed while saving have left, once."""
+        if not self._has_cleaned and jax.process_index() == 0:
+            for path in self._directory.glob("*.orbax-checkpoint-tmp*"):
+                shutil.rmtree(path)
+        self._has_cleaned = True
 
     def delete_after(self, step: int) -> None:
         """Removes checkpoints later than `step`, which a run resumed there will write anew."""

@@ -6,13 +6,15 @@ import pathlib
 import signal
 from collections.abc import Iterator
 
-# Tests compile many small programs and run each a few times: LLVM's optimisation costs more than
-# it gains here. Programs that the tests start inherit it.
+# Tests compile many small programs and run each a few times: LLVM's optimisation and the newer
+# way to generate fused loops cost more than they gain here. Programs that the tests start inherit
+# the settings.
 os.environ["XLA_FLAGS"] = " ".join(
     (
         os.environ.get("XLA_FLAGS", ""),
         "--xla_backend_optimization_level=0",
         "--xla_llvm_disable_expensive_passes=true",
+        "--xla_cpu_use_fusion_emitters=false",
     )
 ).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

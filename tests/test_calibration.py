@@ -11,7 +11,8 @@ import pytest
 from experiments import calibration, calibration_returns
 from experiments.calibration_returns import Returns
 from qusac_jax import qusac
-from qusac_jax.qusac import networks
+from qusac_jax.qusac import losses, multistep, networks
+from qusac_jax.task import Transition
 from tests.sizes import small
 
 
@@ -33,19 +34,62 @@ def test_returns_of_states_along_episodes_by_hand():
     reward = np.array([[1, 1], [2, 8], [3, 0], [4, 0], [5, 0], [6, 0]], float)[:, None]
     observation = np.stack([np.arange(12.0).reshape(6, 1, 2), np.zeros((6, 1, 2))], axis=-1)
     episodes = calibration_returns._Episodes(
-        observation, reward, np.array([[6, 2]]), np.array([[False, True]])
+        observation, reward, 0 * reward, np.array([[6, 2]]), np.array([[False, True]])
     )
-    states, returns = calibration_returns._points(episodes, 3, length=2, discount=0.5)
+    states, returns = calibration_returns._points(episodes, 3, length=2, discount=0.5, share=0.1)
     # Steps 0, 2, 4 of the first; 0, 0 (rounded from 0.5), 1 of the second, where 0 counts once.
     np.testing.assert_allclose(returns, [[1 + 1, 1 + 4, 3 + 2, np.nan, 5 + 3, 8]])
     np.testing.assert_allclose(states[0, :, 0], [0, 1, 4, 1, 8, 3])
     # Of an episode that its time limit ends, no state near the end has a known return.
-    states, returns = calibration_returns._points(episodes, 2, length=4, discount=0.5)
+    states, returns = calibration_returns._points(episodes, 2, length=4, discount=0.5, share=0.1)
     np.testing.assert_allclose(returns[0, 2], 3 + 2 + 5 / 4 + 6 / 8)
     # Where each has one state only, or the same as before, there is nothing to roll out again.
-    states, returns = calibration_returns._points(episodes, 3, length=6, discount=0.5)
+    states, returns = calibration_returns._points(episodes, 3, length=6, discount=0.5, share=0.1)
     assert states.shape == (1, 4, 2)
     np.testing.assert_array_equal(np.isnan(returns), [[False, False, True, False]])
+
+    # Bonuses: the first as it is, a tenth of those that follow.
+    episodes = episodes._replace(reward=0 * reward, bonus=reward)
+    _, returns = calibration_returns._points(episodes, 3, length=2, discount=0.5, share=0.1)
+    np.testing.assert_allclose(returns, [[1.1, 1.4, 3.2, np.nan, 5.3, 8]])
+
+
+@pytest.mark.parametrize(
+    ("critic_steps", "rollout_length", "real_ratio"), [(1, 4, 0.0), (3, 4, 0.0), (3, 4, 0.25)]
+)
+def test_q_has_as_much_of_the_bonuses_as_the_fixed_point_of_its_targets(
+    critic_steps, rollout_length, real_ratio
+):
+    config = qusac.Config(
+        critic_steps=critic_steps,
+        dynamics=qusac.DynamicsConfig(max_epochs=1),
+        rollout_length=rollout_length,
+        real_ratio=real_ratio,
+    )
+    nothing = jnp.zeros((rollout_length, 1))
+    rollout = Transition(nothing, nothing, nothing[:, 0], nothing, nothing[:, 0] > 0)
+
+    def mean_target(q):  # with a bonus of 1 at each step, and no rewards
+        model, real = (
+            losses.critic_target(
+                steps.reward[None],
+                multistep.discounts(steps, 0.99)[None],
+                jnp.full((1, 1, rollout_length), q),
+                -jnp.ones((1, rollout_length)),
+                1.0,
+            ).mean()
+            for steps in (
+                multistep.along(rollout, critic_steps, 0.99),
+                multistep.single(rollout),
+            )
+        )
+        return float((1 - real_ratio) * model + real_ratio * real)
+
+    offset = mean_target(0.0)
+    q = offset / (1 - (mean_target(1.0) - offset))
+    share = calibration_returns.share_of_bonuses(config)
+    assert share * 0.99 / (1 - 0.99) == pytest.approx(q, rel=1e-3)
+    assert (share == 1) == (critic_steps == 1)
 
 
 @pytest.mark.slow

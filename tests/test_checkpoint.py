@@ -72,6 +72,24 @@ def test_damage_is_named_and_files_are_left_alone(saved, damage):
     assert_same(good)
 
 
+def test_a_checkpoint_that_a_running_run_has_dropped_is_not_called_damaged(saved):
+    reader = Checkpointer(saved)
+    assert reader.steps() == [20, 30]
+    Checkpointer(saved).save(40, DEVICE, HOST, {})
+    with pytest.raises(CheckpointError, match="has saved 40 since; read again"):
+        reader.restore(DEVICE, HOST, step=20)
+
+
+def test_what_a_killed_save_has_left_goes_with_the_next_save_and_no_reader_removes_it(saved):
+    left = saved / "25.orbax-checkpoint-tmp"
+    left.mkdir()
+    (left / "part").write_bytes(b"0")
+    Checkpointer(saved).restore(DEVICE, HOST)
+    assert left.exists()
+    Checkpointer(saved).save(40, DEVICE, HOST, {})
+    assert not left.exists()
+
+
 def test_foreign_structure_is_refused(saved):
     with pytest.raises(CheckpointError, match="belongs to another program"):
         Checkpointer(saved).restore({"other": jnp.zeros(3)}, HOST)

@@ -98,6 +98,7 @@ def test_metadata_have_returns_and_references(copy, capsys):
         data = datasets.load(name)
         metadata = json.loads((copy / "minari" / name / "data" / "metadata.json").read_text())
         about = metadata["qusac_jax_collect"]
+        assert data.action_cost == about["action_cost"] == 0.0
         assert about["kind"] == kind
         assert about["return_episodes"] == len(data.episode_returns)
         np.testing.assert_allclose(about["return_mean"], data.episode_returns.mean(), rtol=1e-5)
@@ -161,14 +162,15 @@ def test_a_second_call_refuses_before_it_trains(copy, capsys):
 def test_interrupted_writing_is_completed(copy, capsys):
     before = {name: datasets.load(name) for name in IDS}
     kept = {name: before[name].sha256 for name in IDS[:2]}
-    # As after a hard kill: one with no episode yet, one cut short while metadata were written, one
-    # not begun.
-    for name, text in (
-        (IDS[2], json.dumps({"dataset_id": IDS[2], "total_episodes": 0})),
-        (IDS[3], '{"total_ep'),
-    ):
-        (copy / "minari" / name / "data" / "metadata.json").write_text(text)
-    shutil.rmtree(copy / "minari" / IDS[4])
+    # As after a hard kill while the third was written; another run was killed likewise.
+    token = json.loads((copy / "run" / "datasets.json").read_text())["Short-v0"]["token"]
+    for name in IDS[2:]:
+        shutil.rmtree(copy / "minari" / name)
+    folder = copy / "minari" / "Short-v0"
+    own, other = (folder / f".medium-replay-v0.{word}" for word in (token, "other"))
+    for left in (own, other):
+        (left / "data").mkdir(parents=True)
+        (left / "data" / "metadata.json").write_text('{"total_ep')
     assert run(f"--workdir={copy}/run") == 0
     out = capsys.readouterr().out
     assert [name for name in IDS if f"making {name}" in out] == IDS[2:]
@@ -177,6 +179,8 @@ def test_interrupted_writing_is_completed(copy, capsys):
         np.testing.assert_array_equal(again.action, before[name].action)
         np.testing.assert_array_equal(again.next_observation, before[name].next_observation)
         assert again.sha256 == kept.get(name, again.sha256)
+    assert not own.exists()
+    assert other.exists()
 
 
 def test_a_run_that_was_killed_before_its_table_shows_it(copy, capsys):
@@ -220,6 +224,15 @@ def test_other_peoples_folders_stay(copy, capsys):
     assert run(f"--workdir={copy}/run") == 2
     assert IDS[4] in capsys.readouterr().err
     assert (copy / "minari" / IDS[4] / "thesis.txt").read_text() == "precious"
+
+
+def test_what_another_program_is_writing_stays(copy, capsys):
+    path = copy / "minari" / IDS[4] / "data" / "metadata.json"
+    text = json.dumps({"dataset_id": IDS[4], "total_episodes": 0})
+    path.write_text(text)
+    assert run(f"--workdir={copy}/run") == 2
+    assert IDS[4] in capsys.readouterr().err
+    assert path.read_text() == text
 
 
 def test_datasets_made_otherwise_are_not_mixed(copy, capsys):

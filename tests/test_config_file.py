@@ -99,7 +99,7 @@ def test_mistakes_are_named_with_the_file(tmp_path, content, message):
 
 def test_a_risk_that_a_schedule_takes_the_place_of_is_refused(tmp_path):
     explore = ["--preset=explore", "--config.risk=5"]
-    with pytest.raises(ValueError, match=r"config\.risk is 5.0, but the preset has"):
+    with pytest.raises(ValueError, match=r"config\.risk is 5.0, but the preset or"):
         config_of(*explore)
     free = ["--config.risk_schedule=none", "--config.risk_awaits_reward=False"]
     config, _ = config_of(*explore, *free)
@@ -107,7 +107,10 @@ def test_a_risk_that_a_schedule_takes_the_place_of_is_refused(tmp_path):
     config, _ = config_of(*explore, "--config.risk_schedule=linear:1:0:5")
     assert config.risk_schedule == "linear:1:0:5"
     run = {"preset": "explore", "config": dataclasses.asdict(presets.get("explore"))}
-    assert config_of(write(tmp_path / "config.json", run))[0] == presets.get("explore")
+    file = write(tmp_path / "config.json", run)
+    assert config_of(file)[0] == presets.get("explore")
+    with pytest.raises(ValueError, match=r"config\.risk is -3.0, but the preset or"):
+        config_of(file, "--config.risk=-3")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])

@@ -276,21 +276,72 @@ def test_methods_keep_their_colours_and_settings_have_lines_and_letters(tmp_path
         if curve.name == "upper_bound"
     }
     new = {curve.seed: styles[curve.env, curve.label] for curve in curves if curve.name == "new"}
-    # Rollouts of 25 steps and a risk of 1 are the commonest where such settings differ; all runs of
-    # the other method have the same risk.
+    # Rollouts of 25 steps and a risk of 1 are the commonest where such settings differ; the other
+    # method has another risk in all its runs.
     assert spelled == {
         "a": "risk=1.0   rollout_length=25",
-        "b": "a, but rollout_length=5",
-        "c": "a, but risk=0.3",
+        "b": "a, but risk=0.0",
+        "c": "a, but risk=0.0   rollout_length=5",
+        "d": "a, but risk=0.3",
+        "e": "a, but rollout_length=5",
     }
-    assert [upper_bound[seed].letter for seed in range(3)] == ["b", "a", "c"]
-    assert [new[seed].letter for seed in range(3)] == ["a", "b", "a"]
+    assert [upper_bound[seed].letter for seed in range(3)] == ["e", "a", "d"]
+    assert [new[seed].letter for seed in range(3)] == ["b", "c", "b"]
     assert {look.color for look in upper_bound.values()} == {style.COLORS["upper_bound"]}
     assert {look.color for look in new.values()}.isdisjoint({style.COLORS["upper_bound"]})
-    assert upper_bound[1].line == new[0].line == "-" != upper_bound[0].line == new[1].line
+    assert upper_bound[1].line == "-"
+    assert len({look.line for look in (*upper_bound.values(), *new.values())}) == 5
     assert style.colors(["mbpo", "z"])["mbpo"] == style.colors(["mbpo"])["mbpo"]
     # One run is nothing to tell apart.
     assert figures.curve_styles(curves[:1])[1] == {}
+
+
+def test_a_letter_says_what_holds_for_every_task_that_it_marks(tmp_path):
+    def run(env, seed, risk):
+        path = tmp_path / f"{env}{seed}{risk}"
+        return with_settings(write_run(path, env, "pombu", rows_for([seed], [5.0])), risk=risk)
+
+    runs = [run("pendulum", 0, 1.0), run("pendulum", 1, 1.0), run("pendulum", 0, 0.5)]
+    curves = run_reader.read_runs([*runs, run("acrobot", 0, 0.3)])
+    styles, spelled = figures.curve_styles(curves)
+    letters = {curve.settings["risk"]: styles[curve.env, curve.label].letter for curve in curves}
+    assert {risk: spelled[letter] for risk, letter in letters.items()} == {
+        1.0: "risk=1.0",
+        0.5: "a, but risk=0.5",
+        0.3: "a, but risk=0.3",
+    }
+
+
+def test_runs_on_different_datasets_are_told_apart(tmp_path):
+    def run(name, seed, final):
+        rows = rows_for([seed], [final])
+        path = write_run(tmp_path / f"{name}{seed}", "gym:Pendulum-v1", "pombu", rows)
+        config = json.loads((path / "config.json").read_text())
+        data = {"dataset": name, "sha256": name.encode().hex()}
+        (path / "config.json").write_text(json.dumps(config | {"dataset": data}))
+        return path
+
+    curves = run_reader.read_runs([run("medium", 0, 1.0), run("expert", 0, 9.0)])
+    assert len(curves) == 2
+    assert [curve.label.split()[1] for curve in curves] == ["dataset=medium", "dataset=expert"]
+
+
+def test_a_further_setting_on_one_task_leaves_the_aggregate_of_the_others(tmp_path, capsys):
+    def run(env, method, seed, risk):
+        path = tmp_path / f"{env}{method}{seed}{risk}"
+        return with_settings(write_run(path, env, method, rows_for([seed], [5.0])), risk=risk)
+
+    envs, methods = ("acrobot", "pendulum", "point_mass"), ("mbpo", "pombu")
+    runs = [run(e, m, seed, 1.0) for e in envs for m in methods for seed in range(2)]
+    grouped = results.group(run_reader.read_runs(runs))
+    assert results.normalized_final_returns(grouped)["pombu"].shape == (2, 3)
+    runs.append(run("pendulum", "pombu", 0, 0.5))
+    scores = results.normalized_final_returns(results.group(run_reader.read_runs(runs)))
+    assert {label: values.shape for label, values in scores.items()} == {
+        "mbpo": (2, 2),
+        "pombu": (2, 2),
+    }
+    assert "pombu risk=0.5, pombu risk=1.0 are left out" in capsys.readouterr().err
 
 
 def test_the_first_settings_are_those_of_a_run(tmp_path):
@@ -304,6 +355,21 @@ def test_the_first_settings_are_those_of_a_run(tmp_path):
     assert spelled == {"a": "length=5   risk=0.3", "b": "a, but length=25   risk=1.0"}
     assert [look.letter for look in styles.values()] == ["a", "b"]
     assert plot.main(["plot", *map(str, runs), f"--output={tmp_path}"]) == 0
+
+
+def test_a_setting_that_came_later_has_its_default_in_an_earlier_run(tmp_path):
+    fields = dataclasses.asdict(run_reader.Config())
+    runs = []
+    for seed in range(2):
+        run = write_run(tmp_path / str(seed), "pendulum", "pombu", rows_for([seed], [5.0]))
+        runs.append(with_settings(run, **fields))
+        fields["dynamics"] = {"clip_rewards": False}
+        fields.pop("roll_out_every", None)
+    assert [curve.label for curve in run_reader.read_runs(runs)] == ["pombu", "pombu"]
+    fields["roll_out_every"] = 50
+    with_settings(runs[1], **fields)
+    labels = [curve.label for curve in run_reader.read_runs(runs)]
+    assert labels == ["pombu roll_out_every=0", "pombu roll_out_every=50"]
 
 
 def test_settings_that_only_some_runs_know(tmp_path):

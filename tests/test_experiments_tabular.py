@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import json
 import os
 import pathlib
@@ -19,8 +20,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from experiments import heat_maps, tabular, tabular_figures, tabular_run
-from qusac_jax.tabular import agent, experiment
+from experiments import heat_maps, tabular, tabular_environments, tabular_figures, tabular_run
+from qusac_jax.tabular import agent, environments, experiment, problems
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -103,8 +104,8 @@ def test_workdir_of_another_run_is_refused_and_more_episodes_are_added(tmp_path,
     options = ("--length=3", "--method=psrl", "--num_seeds=1", f"--workdir={tmp_path}")
     assert run(*options, "--num_episodes=4") == 0
     before = (tmp_path / "metrics.csv").read_bytes()
-    assert run(*options, "--num_episodes=4", "--risk=0.5") == 2
-    assert "config.agent.risk: 1.0 there, 0.5 now" in capsys.readouterr().err
+    assert run(*options, "--num_episodes=4", "--discount=0.5") == 2
+    assert "config.agent.discount: 0.99 there, 0.5 now" in capsys.readouterr().err
     assert (tmp_path / "metrics.csv").read_bytes() == before
     assert run(*options, "--num_episodes=6") == 0
     after = (tmp_path / "metrics.csv").read_bytes()
@@ -155,7 +156,8 @@ def defaults(*arguments):
     options = tabular.make_flags()
     options(["tabular", *arguments])
     length = options.length if options.env.startswith("deep_sea") else 0
-    return tabular.make_config(options, method="exact_ube", length=length)
+    environment = tabular.make_environment(options, length)
+    return tabular.make_config(options, environment, method="exact_ube", length=length)
 
 
 def test_defaults_are_the_paper_settings():
@@ -167,6 +169,15 @@ def test_defaults_are_the_paper_settings():
     rooms = defaults("--env=seven_room")
     assert (rooms.num_episodes, rooms.count_weight, rooms.noise_precision) == (5000, 1.0, 1e6)
     assert rooms.agent.min_local == 0.0
+
+
+def test_agents_know_the_noise_of_rewards():
+    assert defaults("--env=umbrella", "--size=3").noise_precision == 1.0
+    assert defaults("--env=umbrella", "--size=1").noise_precision == 1e6  # no step but the last
+    assert defaults("--env=chain").noise_precision == 1e6
+    make: Any = lambda std: types.SimpleNamespace(reward_std=np.array([[0.0, std]]))
+    assert tabular._noise_precision(make(0.5)) == 4.0
+    assert tabular._noise_precision(make(1e-9)) == 1e6
 
 
 @pytest.fixture
@@ -306,6 +317,23 @@ def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, conte
             ["--published=missing.csv"],
             "a single run, without --figure or --inspect, does not read --published",
         ),
+        (
+            ["--method=psrl", "--risk=7", "--num_members=50", "--min_local=-3"],
+            "method 'psrl' does not read --risk=7.0 (which ensemble_var, pombu, exact_ube, "
+            "upper_bound, moments read), --num_members=50 (which ensemble_var, pombu, exact_ube, "
+            "upper_bound read), --min_local=-3.0 (which pombu, exact_ube, upper_bound read); leave",
+        ),
+        (
+            ["--inspect", "--method=ensemble_var", "--min_local=0"],
+            "not read --min_local=0.0 (which",
+        ),
+        (
+            ["--figure", "--methods=psrl,ensemble_mean", "--lengths=3", "--risk=1"],
+            "a figure of method 'psrl', 'ensemble_mean' does not read --risk=1.0 (which",
+        ),
+        (["--env=catch", "--support", "--solver=lu"], "'catch_support' is sparse, as with"),
+        (["--env=catch", "--support", "--method=moments"], "method 'moments' needs a dense env"),
+        (["--figure", "--num_seeds=0"], "num_seeds must be at least 1, got 0"),
         (["--seed=-1"], "seed"),
         (["--seed=99999999999999999999999"], "seed"),
         (["--figure", "--published=missing.csv"], "missing.csv"),
@@ -322,6 +350,7 @@ def test_mistakes_are_one_line_and_code_2(arguments, message, tmp_path, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+    assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())  # nothing was begun
 
 
@@ -345,6 +374,49 @@ def test_grid_from_a_map_with_known_successors(tmp_path):
     assert summary["env"] == "yard_support"
     assert summary["warnings"] == []
     assert {row["unsolved"] for row in csv.DictReader((workdir / "metrics.csv").open())} == {"0"}
+
+
+def test_environments_of_one_name_are_told_apart(tmp_path, capsys, monkeypatch):
+    grid = tmp_path / "map.txt"
+    grid.write_text("S.\n.G\n")
+    options = ("--env=grid", f"--map={grid}", "--method=psrl", "--num_seeds=1")
+    new, old = (f"--workdir={tmp_path / name}" for name in ("new", "old"))
+    assert run(*options, "--num_episodes=2", new) == 0
+    with monkeypatch.context() as before:  # there was a hash
+        before.setattr(tabular_environments, "identity", lambda environment, _: {"env": "map"})
+        assert run(*options, "--num_episodes=2", old) == 0
+    assert run(*options, "--num_episodes=4", new) == 0
+    assert run(*options, "--num_episodes=4", old) == 0
+    capsys.readouterr()
+    grid.write_text("S..\n..G\n")
+    assert run(*options, "--num_episodes=4", new) == 2
+    error = capsys.readouterr().err
+    assert "belongs to a run with other values (env_hash: '" in error
+    assert error.count("\n") == 1
+
+
+def test_the_hash_of_an_environment_is_of_all_that_it_does():
+    environment = problems.grid("S.\n.G\n")
+    arrays = {"reward": environment.reward + 1e-6, "start": environment.start[::-1].copy()}
+    changes = {"episode_length": 3, "reward_std": np.ones_like(environment.reward), **arrays}
+    changed = [dataclasses.replace(environment, **{name: new}) for name, new in changes.items()]
+    several = [environment, environments.with_support(environment), *changed]
+    assert len({tabular_environments._hash(each) for each in several}) == len(several)
+    same = dataclasses.replace(environment, reward=environment.reward * (1 + 1e-15))
+    assert tabular_environments._hash(same) == tabular_environments._hash(environment)
+
+
+def test_memory_of_a_figure_is_told_once_for_each_run(tmp_path, capsys):
+    options = ("--figure", "--memory", "--lengths=3,4", "--methods=psrl,pombu")
+    assert run(*options, f"--workdir={tmp_path / 'runs'}") == 0
+    told = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert told == [f"deep_sea {n} {method}" for n in (3, 4) for method in ("psrl", "pombu")]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_flag_that_one_of_the_methods_reads_is_no_mistake(tmp_path):
+    options = ("--figure", "--memory", "--lengths=3", "--methods=psrl,pombu", "--min_local=0")
+    assert run(*options, "--risk=2", "--num_members=3", f"--workdir={tmp_path}") == 0
 
 
 @pytest.mark.slow

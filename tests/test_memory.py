@@ -147,3 +147,17 @@ def test_available_memory_is_that_of_the_device_or_the_host(tmp_path, monkeypatc
     assert _memory.host_available() > 10**6
     limit.write_text("12345\n")
     assert _memory.host_available() == 12345
+
+
+def test_small_sizes_are_named_where_networks_are_larger():
+    task = qusac.Task(observation_size=3, action_size=1, termination=None)
+    step = lambda: None
+
+    def small_seconds(config):
+        return cost.expected_duration(step, config, task, 1_000).small_seconds
+
+    paper, small = qusac.presets.get("qusac", "paper"), qusac.presets.get("qusac", "small")
+    assert small_seconds(paper) is not None
+    assert small_seconds(small) is None
+    assert small_seconds(dataclasses.replace(small, fit_every=200)) is None
+    assert small_seconds(dataclasses.replace(small, critic_hidden=(32, 32))) is None

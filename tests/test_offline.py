@@ -7,19 +7,22 @@ import json
 import os
 import signal
 
+import h5py
 import jax
 import numpy as np
 import pytest
 
 import qusac_jax
-from experiments import cost, handover, offline, online, program
+from experiments import cost, evaluate, handover, offline, online, program
 from experiments.offline_run import OfflineRun
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.policy import load_actor
-from qusac_jax.qusac import networks
+from qusac_jax.qusac import networks, replay
+from tests.short_env import LIMIT
 
 ENV = "gym:tests.short_env:Short-v0"
 DATASET = "short/random-v0"
+ACTION_COST = 0.1
 REFERENCE = datasets.ScoreReference(-20.0, 5.0, "this test")
 TINY = [
     "offline",
@@ -50,7 +53,7 @@ def dataset(tmp_path_factory):
     """A dataset of a random policy, where ids are looked up."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("minari")))
-        env = environments.make(ENV, seed=0)
+        env = environments.make(ENV, seed=0, action_cost=ACTION_COST)
         rng = np.random.default_rng(0)
         episodes = []
         for _ in range(6):
@@ -70,7 +73,8 @@ def dataset(tmp_path_factory):
                     last & ends[1],
                 )
             )
-        datasets.save(DATASET, episodes, env_name=ENV, reference=REFERENCE)
+        about = {"env_name": ENV, "reference": REFERENCE, "action_cost": ACTION_COST}
+        datasets.save(DATASET, episodes, **about)
         yield datasets.load(DATASET)
 
 
@@ -96,8 +100,9 @@ def test_a_run_leaves_scores_and_facts_behind(finished, dataset):
         (step, seed) for step in (0, 4, 8, 12) for seed in (0, 1)
     ]
     for row in rows:
-        # 0 % is a return of -20, 100 % one of 5.
-        score = 100 * (float(row["eval_task_return"]) + 20) / 25
+        # 0 % is a return of -20, 100 % one of 5, both with the cost of actions.
+        assert float(row["eval_return"]) < float(row["eval_task_return"])
+        score = 100 * (float(row["eval_return"]) + 20) / 25
         assert float(row["eval_score"]) == pytest.approx(score, abs=1e-6)
         assert np.isfinite(float(row["expected_return"]))
         assert float(row["expected_std"]) > 0
@@ -106,11 +111,24 @@ def test_a_run_leaves_scores_and_facts_behind(finished, dataset):
     assert summary["dataset"]["sha256"] == dataset.sha256
     assert summary["dataset"]["num_transitions"] == dataset.num_transitions
     assert summary["dataset"]["reference"]["origin"].endswith("(this test)")
-    assert len(summary["final_scores"]) == 2
+    final = 100 * (np.array(summary["final_returns"]) + 20) / 25
+    np.testing.assert_allclose(summary["final_scores"], final)
+    config = json.loads((finished / "config.json").read_text())
+    assert config["action_cost"] == summary["dataset"]["action_cost"] == ACTION_COST
+    assert "action_cost" not in config["dataset"]  # as in runs from before it was recorded
     assert summary["steps"] == 12
     functions = ("roll_out", "learn", "diagnose", "values_at", "act")
     assert all(summary["compilations"][name] == 1 for name in functions)
     assert qusac_jax.load_policy(finished)(np.zeros(3)).shape == (1,)
+
+
+def test_a_policy_is_scored_with_the_action_cost_of_the_data(finished, tmp_path):
+    options = ["--episodes=2", f"--output={tmp_path}"]
+    assert evaluate.main(["evaluate", str(finished), *options]) == 0
+    written = json.loads((tmp_path / "step_12.json").read_text())
+    returns = np.array(written["returns"])
+    assert (returns < written["task_returns"]).all()
+    np.testing.assert_allclose(written["scores"], 100 * (returns + 20) / 25)
 
 
 @pytest.mark.slow
@@ -153,6 +171,9 @@ def test_dynamics_of_another_run_give_the_same_run(finished, tmp_path, capsys):
         (["--dataset=shrt/random-v0"], "shrt/random-v0"),
         (["--env=cartpole_swingup", "--termination=never"], "observations"),
         (["--config.rollout_length=100000000000"], "--config.rollout_length, "),
+        (["--action_cost=0.2"], "have the action cost 0.1, got 0.2; leave --action_cost out"),
+        (["--action_bounds=unit"], "is a Minari dataset, which brings its own"),
+        (["--action_bounds=environment", "--env="], "env is missing; pass --env"),
         (["--preset=combo", "--config.real_ratio=1.0"], "regularizer 'combo' compares"),
     ],
 )
@@ -316,3 +337,78 @@ def test_networks_taken_over_are_as_far_from_a_reset_as_new_ones(finished, tmp_p
     weights = [jax.tree.leaves(load_actor(path)[0]) for path in (finished, workdir)]
     moved = max(np.abs(a - b).max() for a, b in zip(*weights, strict=True))
     assert 0.0 < moved < 2e-3  # two steps of Adam
+
+
+def outside(observation, action, next_observation):
+    """When an episode of the short environment terminates."""
+    del observation, action
+    return abs(next_observation[..., 0]) > LIMIT
+
+
+@pytest.fixture
+def without_next(dataset, tmp_path):
+    """The dataset as an HDF5 file that does not hold the observations after the steps."""
+    path = tmp_path / "data.hdf5"
+    with h5py.File(path, "w") as file:
+        file["observations"], file["actions"] = dataset.observation, dataset.action
+        file["rewards"] = dataset.reward
+        file["terminals"], file["timeouts"] = dataset.terminated, dataset.truncated
+    return path
+
+
+def test_learned_ends_need_some_to_learn_from(without_next, tmp_path, capsys):
+    options = [f"--dataset={without_next}", "--termination=learned"]
+    assert train(tmp_path / "run", *options) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "no end to learn from" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_actions_of_a_file_are_read_as_the_flag_says(without_next, tmp_path, capsys):
+    def bounds(*arguments):
+        options = offline.make_flags()
+        options(["offline", *arguments])
+        return offline._action_bounds(options)
+
+    assert bounds() is None
+    assert bounds("--action_bounds=unit") == (-1.0, 1.0)
+    pendulum = ["--env=gym:Pendulum-v1"]
+    assert bounds("--action_bounds=environment", *pendulum) == ((-2.0,), (2.0,))
+    assert train(tmp_path / "run", f"--dataset={without_next}", *pendulum) == 2
+    assert "--action_bounds=environment (in Python" in capsys.readouterr().err
+
+
+def test_the_action_cost_is_the_datasets_unless_it_is_not_recorded(dataset):
+    unknown = dataclasses.replace(dataset, action_cost=None)
+    assert offline._action_cost(None, dataset) == ACTION_COST
+    assert offline._action_cost(ACTION_COST, dataset) == ACTION_COST
+    assert offline._action_cost(None, unknown) is None
+    assert offline._action_cost(0.2, unknown) == 0.2
+
+
+def test_rows_without_a_next_observation_do_not_go_online(dataset, without_next, capsys):
+    data = datasets.load(without_next)
+    two_seeds = jax.tree.map(lambda x: np.stack([x, x]), replay.full(data.transitions()))
+    rows = handover._known_rows({"dataset": datasets.describe(data)}, two_seeds)
+    np.testing.assert_array_equal(rows, data.next_observation_known)
+    assert 0 < rows.sum() < len(rows)
+    assert f"without {(~rows).sum()} of the dataset's {len(rows)}" in capsys.readouterr().out
+    assert handover._known_rows({"dataset": datasets.describe(dataset)}, two_seeds).all()
+    assert handover._known_rows({}, two_seeds).all()
+
+
+@pytest.mark.slow
+def test_rows_without_a_next_observation_reach_no_model(without_next, tmp_path, capsys):
+    known = int(datasets.load(without_next).next_observation_known.sum())
+    workdir, own = tmp_path / "offline", "--termination=tests.test_offline:outside"
+    options = [f"--dataset={without_next}", own, "--num_seeds=1", "--num_steps=4"]
+    assert train(workdir, *options) == 0
+    assert "disagrees" not in capsys.readouterr().err
+    found = json.loads((workdir / "summary.json").read_text())["termination_disagreements"]
+    assert found == {"transitions": known, "missed": [0], "invented": [0]}
+    there = tmp_path / "online"
+    few = ["--num_steps=2", "--eval_every=2", "--num_seeds=1", f"--workdir={there}"]
+    assert online.main([*ONLINE, own, *few, f"--init_from={workdir}"]) == 0
+    sizes = [float(row["replay_size"]) for row in rows_of(there)]
+    assert sizes == [known, known + 2]

@@ -474,6 +474,16 @@ def test_action_costs_make_a_ladder_beside_the_published_one(tmp_path):
     assert row.endswith("| - |")
 
 
+def test_seeds_that_are_not_as_far_are_compared_where_all_have_been(tmp_path):
+    for seed, last in enumerate((20_000, 100_000)):
+        steps = tuple(range(0, last + 1, 1_000))
+        run = tmp_path / "runs" / f"pendulum-sac-s{seed}"
+        write_run(run, "pendulum", "sac", rows_for([seed], [last / 100], steps))
+    text, _ = suite_report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    # Both have step / 100, and so the mean of 110 to 200 at 20,000 steps.
+    assert "| pendulum | sac | 2 | 20000 | 155.0 ± 0.0 | 155.0 [155.0, 155.0] |" in text
+
+
 def test_nothing_is_published_with_another_action_cost():
     assert published_curves.curves("pendulum", 0.05) == []
     assert published_curves.curves("gym:Pendulum-v1", 0.0) == []

@@ -103,6 +103,28 @@ def test_value_iteration_by_hand():
         planning.solve_optimal(np.array([[[1.0]]]), np.array([[1.0]]), 1.1)
 
 
+def test_whole_numbers_and_lists_are_a_problem_to_solve():
+    # Half of the time on: with reward 2 each step, 2 / (1 - 0.5 * 0.5).
+    dense, listed = np.array([[[0.5]]]), sparse.Sparse([[[0]]], [[[0.5]]])
+    for transition in (dense, dense.tolist(), listed):
+        for reward in (np.array([[2]]), [[2]], [[2.0]]):
+            optimal = planning.solve_optimal(transition, reward, 0.5)
+            np.testing.assert_allclose(optimal.v, [8 / 3], rtol=1e-5)
+    certain = planning.solve_optimal([[[0]]], [[2]], 0.5)
+    assert certain.v.dtype == np.float32
+    assert certain.v == 2
+    with pytest.raises(ValueError, match=r"transition must have shape \[S, A, S\]"):
+        planning.solve_optimal([[0.5]], [[2]], 0.5)
+    with pytest.raises(ValueError, match="reward must hold real numbers"):
+        planning.solve_optimal(dense, [[None]], 0.5)
+
+
+def test_the_error_of_undiscounted_values_has_no_bound():
+    optimal = planning.solve_optimal(np.zeros((1, 1, 1)), np.ones((1, 1)), 1.0)
+    assert optimal.residual == 0
+    assert optimal.error == np.inf
+
+
 def test_time_in_the_state_makes_the_best_return_a_stationary_value():
     environment = problems.river_swim(episode_length=12)
     timed = planning.with_time(environment)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from experiments.studies.tabular_moments import layered_belief
 from qusac_jax import linear, posterior, ube
+from qusac_jax.sparse import Sparse
 
 SOLVERS = {
     "exact": ube.solve_exact,
@@ -727,6 +728,11 @@ def test_lists_are_arrays_and_options_are_checked_like_them():
     transition = np.full((2, 3, 2, 3), 1 / 3).tolist()
     problem = (transition, np.ones((2, 3, 2)).tolist(), [[0.5, 0.5]] * 3, 0.9)
     np.testing.assert_allclose(ube.solve_exact(*problem).v, 0, atol=1e-6)
+    ube.check_problem(*problem)
+    single = Sparse([[[0, 1]], [[1, -1]]], [[[0.5, 0.5]], [[0.5, 0]]])
+    ube.check_problem(single, [[1], [0]], [[1], [1]], 1)
+    with pytest.raises(ValueError, match=r"reward must have shape \[S, A\] = \(2, 1\)"):
+        ube.check_problem(single, [1, 0], [[1], [1]], 0.9)
     for name, value in (("min_local", "0"), ("mean_transition", "a"), ("mean_reward", 1j)):
         with pytest.raises(ValueError, match=f"{name} must hold real numbers"):
             ube.solve_exact(*problem, **{name: value})

@@ -172,6 +172,16 @@ def check_bounds(where: str, low: np.ndarray, high: np.ndarray) -> None:
         )
 
 
+def as_action_cost(where: str, cost: Any) -> float:
+    """The cost as a float; raises `ValueError` unless it is a finite number of at least 0."""
+    is_number = isinstance(cost, int | float | np.number) and not isinstance(cost, bool)
+    if not is_number or not 0 <= cost < np.inf:
+        raise ValueError(
+            f"{where}: the action cost must be a finite number >= 0, got {cost!r}; correct it"
+        )
+    return float(cost)
+
+
 def to_unit(where: str, action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Maps actions from [low, high] to [-1, 1], in place.
 

@@ -12,7 +12,7 @@ from qusac_jax.datasets.scores import D4RL_TASKS, d4rl_reference, d4rl_task
 _KEYS = ("observations", "actions", "rewards", "terminals", "timeouts")
 
 
-def read(path: Path, name: str, bounds: tuple[Any, Any]) -> Dataset:
+def read(path: Path, name: str, bounds: tuple[Any, Any] | None) -> Dataset:
     """Reads and checks a file.
 
     A row with a terminal has ended the task, also where it is a timeout as well. With the key
@@ -23,7 +23,7 @@ def read(path: Path, name: str, bounds: tuple[Any, Any]) -> Dataset:
     Args:
         path: of the file.
         name: as the user gave it.
-        bounds: of the actions, scalars or `[A]` each.
+        bounds: of the actions, scalars or `[A]` each; None for -1 and 1, as D4RL's are.
 
     Raises:
         ValueError: for everything that is wrong with the file.
@@ -38,7 +38,7 @@ def read(path: Path, name: str, bounds: tuple[Any, Any]) -> Dataset:
         action = checks.floats(path, file, "actions", ndim=2)
         observation = checks.floats(path, file, "observations", ndim=2)
         following = checks.floats(path, file, "next_observations", ndim=2) if has_next else None
-    low, high = _bounds(path, bounds, action.shape[1])
+    low, high = _bounds(path, (-1.0, 1.0) if bounds is None else bounds, action.shape[1])
     action = checks.to_unit(f"{path}, key 'actions'", action, low, high)
     num_episodes, returns = _episodes(reward, terminated | truncated)
     rows, num_rows = (observation, action, reward, terminated, truncated), len(reward)
@@ -65,7 +65,9 @@ def read(path: Path, name: str, bounds: tuple[Any, Any]) -> Dataset:
         episode_returns=returns,
         action_low=low,
         action_high=high,
+        action_bounds_assumed=bounds is None,
         reference=None if task is None else d4rl_reference(task),
+        action_cost=None if task is None else 0.0,
         env=None if task is None else D4RL_TASKS[task].env,
         env_note=_env_note(task),
     )

@@ -38,7 +38,10 @@ class Dataset:
     episode_returns: np.ndarray  # [E] float64, undiscounted, of the finished episodes
     action_low: np.ndarray  # [A] float32, bounds of the data's own action space
     action_high: np.ndarray  # [A] float32
+    action_bounds_assumed: bool  # neither the file nor the caller said them
     reference: ScoreReference | None  # None: no normalized score
+    # rho of reward - rho sum(a_i^2), in the rewards and the reference returns; None: not recorded
+    action_cost: float | None
     env: str | None  # an environment to evaluate in, for `environments.make`; None: not known
     env_note: str  # how that environment relates to the data
 
@@ -101,13 +104,18 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "action_high": dataset.action_high.tolist(),
         "behavior": behavior,
         "reference": None if reference is None else reference._asdict(),
+        "action_cost": dataset.action_cost,
         "env": dataset.env,
         "env_note": dataset.env_note,
     }
 
 
 def check_matches(dataset: Dataset, spec: "Spec") -> None:
-    """Raises `ValueError` unless the sizes are those of the environment to evaluate in.
+    """Raises `ValueError` unless sizes and actions are those of the environment to evaluate in.
+
+    HDF5 files after D4RL do not hold the bounds of their actions. If those that one was read with
+    are not the environment's, the same numbers would be other actions there; fine is only the
+    caller's word that they were scaled to [-1, 1].
 
     Args:
         dataset: any.
@@ -123,4 +131,15 @@ def check_matches(dataset: Dataset, spec: "Spec") -> None:
                 f"dataset: {dataset.path}, key {key!r} has {data} {axis} per row, but the "
                 f"environment {spec.name!r} has {env}; evaluate in another environment "
                 f"({suggestion}) or pass another dataset"
+            )
+    if dataset.source == "d4rl" and spec.action_low:
+        low, high = dataset.action_low, dataset.action_high
+        is_scaled = not dataset.action_bounds_assumed and np.all(low == -1) and np.all(high == 1)
+        if not is_scaled and not np.allclose((low, high), (spec.action_low, spec.action_high)):
+            raise ValueError(
+                f"dataset: {dataset.path}, key 'actions' was read with the bounds {low.tolist()} "
+                f"to {high.tolist()}, but the environment {spec.name!r} has "
+                f"{list(spec.action_low)} to {list(spec.action_high)}; pass "
+                "--action_bounds=environment (in Python, these numbers) if the actions are in its "
+                "units, --action_bounds=unit (-1, 1) if they were scaled to [-1, 1]"
             )

@@ -35,7 +35,8 @@ def load(
             Minari dataset), else a Minari id such as `mujoco/hopper/medium-v0`. An id is looked
             up in the folder that the environment variable `MINARI_DATASETS_PATH` names (default
             `~/.minari/datasets`), and downloaded if it is not there.
-        environment_spec: of the environment to evaluate in, which the sizes have to fit.
+        environment_spec: of the environment to evaluate in, which the data have to fit (see
+            `check_matches`).
         action_bounds: (low, high) of the actions in a D4RL file, scalars or `[A]` each; by
             default (-1, 1). Minari's datasets bring their own.
 
@@ -52,7 +53,7 @@ def load(
     if kind == "minari":
         loaded = minari_files.read(path, name)
     else:
-        loaded = d4rl.read(path, name, (-1.0, 1.0) if action_bounds is None else action_bounds)
+        loaded = d4rl.read(path, name, action_bounds)
     if loaded.num_transitions < MIN_TRANSITIONS:
         raise ValueError(
             f"dataset: {loaded.path} has {loaded.num_transitions} usable transitions (and "
@@ -126,6 +127,7 @@ def _download(dataset_id: str, *, again: bool) -> None:
     local = [
         folder.parent.parent.relative_to(root).as_posix()
         for folder in root.glob(f"**/data/{minari_files.METADATA_FILE}")
+        if not folder.parent.parent.name.startswith(".")  # `save` has not finished it
     ]
     missing = (
         f"dataset: {dataset_id!r} is not on this computer (looked in {root}"

@@ -2,9 +2,11 @@
 
 import contextlib
 import importlib
+import secrets
 import shutil
 import warnings
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -13,7 +15,7 @@ from gymnasium import spaces
 
 from qusac_jax.datasets import checks
 from qusac_jax.datasets.loading import check_id, local_root
-from qusac_jax.datasets.minari_files import ENV_KEY
+from qusac_jax.datasets.minari_files import COST_KEY, ENV_KEY
 from qusac_jax.datasets.scores import ScoreReference, check_reference
 
 
@@ -36,12 +38,16 @@ def save(
     description: str = "",
     algorithm: str = "",
     metadata: Mapping[str, Any] | None = None,
+    action_cost: float | None = None,
+    token: str | None = None,
 ) -> None:
     """Writes episodes as a new Minari dataset to where `load` looks for ids.
 
     Actions are written in the units of the environment's own action space, so that other programs
     can use the dataset with the environment that Minari recovers from it. All episodes are checked
-    before anything is written, and an unfinished write is removed.
+    before anything is written. The dataset is written to a hidden folder beside its place and moved
+    there when it is complete, so that of several processes that write one id, one gets it and the
+    others change nothing.
 
     Args:
         dataset_id: such as `pendulum/medium-v0`.
@@ -53,6 +59,10 @@ def save(
         description: what policy the data come from, for people.
         algorithm: what made that policy.
         metadata: further JSON-compatible entries of the dataset's metadata.
+        action_cost: that the rewards and the reference's returns have, rho >= 0; None if it is
+            not known.
+        token: part of the hidden folder's name, known to this writer alone. A call with the same
+            one removes what a killed call left; by default each call has its own.
 
     Raises:
         ValueError: if the id is malformed or taken, or an episode or the reference is wrong.
@@ -60,10 +70,7 @@ def save(
     check_id(dataset_id)
     folder = local_root() / dataset_id
     if folder.exists():
-        raise ValueError(
-            f"dataset: {dataset_id!r} exists already ({folder}); choose another id or version, or "
-            "remove the folder"
-        )
+        raise _taken(dataset_id, folder)
     env_spec, action_space = _environment(env_name)
     checked = [_check(index, episode) for index, episode in enumerate(episodes)]
     observation_size, action_size = _sizes(checked)
@@ -78,26 +85,60 @@ def save(
     if reference is not None:
         low, high, origin = check_reference(reference)
         entries |= {"ref_min_score": low, "ref_max_score": high, "reference_origin": origin}
+    if action_cost is not None:
+        entries[COST_KEY] = checks.as_action_cost("action_cost", action_cost)
     minari = checks.require("minari")
     buffers = [_buffer(minari, episode, action_space) for episode in checked]
+    # What Minari notes itself where a dataset is written to its place at once.
+    entries |= {"dataset_id": dataset_id, "minari_version": minari.__version__}
+    if description:
+        entries["description"] = description
+    if algorithm:
+        entries["algorithm_name"] = algorithm
+    _make_namespace(dataset_id)
+    # Hidden, because Minari passes over such folders.
+    partial = folder.with_name(f".{folder.name}.{token or secrets.token_hex(8)}")
+    shutil.rmtree(partial, ignore_errors=True)  # of a call with this token that was killed
     try:
+        partial.mkdir(parents=True)
         with _without_warnings():
-            # The episodes come last: until they are complete, the dataset counts as empty.
-            dataset = minari.create_dataset_from_buffers(
-                dataset_id,
-                [],
-                env=env_spec,
-                action_space=action_space,
+            storage = checks.require("minari.dataset.minari_storage").MinariStorage.new(
+                partial / "data",
                 observation_space=spaces.Box(-np.inf, np.inf, (observation_size,), np.float32),
-                description=description or None,
-                algorithm_name=algorithm or None,
+                action_space=action_space,
+                env_spec=env_spec,
                 data_format="hdf5",
             )
-            dataset.storage.update_metadata(entries)
-            dataset.update_dataset_from_buffer(buffers)
+            storage.update_metadata(entries)
+            minari.MinariDataset(storage).update_dataset_from_buffer(buffers)
+        _move(partial, folder, dataset_id)
     except BaseException:  # an interrupt too
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def _taken(dataset_id: str, folder: Path) -> ValueError:
+    return ValueError(
+        f"dataset: {dataset_id!r} exists already ({folder}); choose another id or version, or "
+        "remove the folder"
+    )
+
+
+def _move(partial: Path, folder: Path, dataset_id: str) -> None:
+    """Renames, which replaces nothing but an empty folder; the first of several writers wins."""
+    try:
+        partial.rename(folder)
+    except OSError as error:
+        if folder.exists():
+            raise _taken(dataset_id, folder) from error
+        raise
+
+
+def _make_namespace(dataset_id: str) -> None:
+    namespaces, namespace = checks.require("minari.namespace"), dataset_id.rpartition("/")[0]
+    if namespace and namespace not in namespaces.list_local_namespaces():
+        with contextlib.suppress(ValueError):  # another process has made it meanwhile
+            namespaces.create_namespace(namespace)
 
 
 def _environment(name: str) -> tuple[Any, spaces.Box | None]:

@@ -114,7 +114,7 @@ def load(name: str) -> FunctionalEnvironment:
     elif parsed.family == "functional":
         try:
             env = import_function(parsed.task, "env")()
-        except TypeError as error:
+        except (Exception, SystemExit) as error:  # of the user's own code
             raise ValueError(
                 f"env: {name!r} cannot be made: {one_line(error)}; name a function that takes no "
                 "arguments and returns a functional environment"
@@ -163,6 +163,13 @@ def check(env: FunctionalEnvironment, name: str = "environment") -> None:
                 f"env: {field} of {name!r} must be {kind.__name__}{list(shape)}, got "
                 f"{value.dtype}{list(value.shape)}"
             )
+    try:
+        hash(env)
+    except TypeError as error:
+        raise ValueError(
+            f"env: {name!r} cannot be a static argument of jax.jit: {one_line(error)}; define it "
+            "with @dataclass(frozen=True), or without __eq__"
+        ) from error
 
 
 _FIELDS = (

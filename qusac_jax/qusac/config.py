@@ -252,6 +252,11 @@ class Config:
                     f"critic_data 'replay' does without; use critic_data 'model' or 'member', or "
                     "leave the penalty out"
                 )
+        if self.real_ratio and not self.num_real:
+            raise ValueError(
+                f"real_ratio {self.real_ratio} of batch_size {self.batch_size} is less than half a "
+                f"transition; use 0, or at least {1 / self.batch_size}"
+            )
         if self.regularizer is not None:
             _fields.check_choice("regularizer", self.regularizer, tuple(REGULARIZERS))
             if not (self.uses_model and 0 < self.num_real < self.batch_size):

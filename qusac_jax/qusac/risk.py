@@ -33,6 +33,10 @@ def parse(text: str) -> optax.Schedule:
     Raises:
         ValueError: if it is no schedule.
     """
+    if not isinstance(text, str):
+        raise ValueError(
+            f"risk_schedule must be KIND:START:END:UPDATES such as linear:-1:1:200000, got {text!r}"
+        )
     kind, *numbers = text.split(":")
     if kind not in SCHEDULES:
         raise ValueError(

@@ -111,11 +111,11 @@ def _draw(
 def num_chunks(num_rollouts: int, num_members: int) -> tuple[int, int]:
     """Into how many chunks, of how many rollouts each, `num_rollouts` are cut.
 
-    Every chunk has as many for each member; the total is at least `num_rollouts`.
+    Every chunk has as many for each member; the total is `num_rollouts`, rounded up to that.
     """
-    per_member = -(-min(num_rollouts, CHUNK) // num_members)
-    size = per_member * num_members
-    return -(-num_rollouts // size), size
+    chunks = -(-num_rollouts // CHUNK)
+    per_member = -(-num_rollouts // (chunks * num_members))
+    return chunks, per_member * num_members
 
 
 def refill(

@@ -35,6 +35,14 @@ _SAMPLING = ("ensemble_var", "pombu", "exact_ube", "upper_bound")
 _WITH_MEMBER_VALUES = ("ensemble_var", "exact_ube", "upper_bound")
 _PROPAGATING = ("pombu", "exact_ube", "upper_bound")
 
+# The methods whose results depend on a field of `Config`; all depend on those not named here, but
+# for `solver`, which has no influence where the environment is sparse.
+READ_BY = {
+    "risk": (*_SAMPLING, "moments"),
+    "num_members": _SAMPLING,
+    "min_local": _PROPAGATING,
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

@@ -41,7 +41,8 @@ def solve_optimal(
     Args:
         transition: `[S, A, S]` probabilities of the next state, or a `Sparse`; rows sum to at most
             1, the rest ends the episode.
-        reward: `[S, A]` expected rewards.
+        reward: `[S, A]` expected rewards. Their precision is that of the results; of whole numbers,
+            that of the probabilities is.
         discount: in [0, 1]; 1 needs an MDP in which the best policy ends.
         tolerance: of the values, relative to the largest; the iteration stops where the residual
             allows for no more, or is rounding.
@@ -53,21 +54,30 @@ def solve_optimal(
     Raises:
         ValueError: outside `jit` for bad values.
     """
+    _checks.check_real(transition=transition, reward=reward, discount=discount)
+    given = transition.probability if isinstance(transition, Sparse) else transition
+    probability = jnp.asarray(given)
     reward = jnp.asarray(reward)
+    # As whole numbers, probabilities would be cut off to 0.
+    dtype = reward.dtype if jnp.issubdtype(reward.dtype, jnp.floating) else probability.dtype
+    dtype = jnp.promote_types(dtype, jnp.float32)
+    probability, reward = probability.astype(dtype), reward.astype(dtype)
+    if isinstance(transition, Sparse):
+        next_state = _checks.integers("transition.next_state", transition.next_state)
+        transition = Sparse(next_state, probability)
+    else:
+        transition = probability
     if _checks.is_concrete(*jax.tree.leaves((transition, reward, discount))):
-        policy = np.full(reward.shape, 1 / reward.shape[-1])
         _checks.check_scalars(discount=discount)
         _checks.check_discount(discount)
-        arrays = jax.tree.map(np.asarray, transition)
-        _checks.check_shapes(arrays, reward, policy, num_batch_axes=0)
+        policy = np.empty(probability.shape[-3:-1])
+        _checks.check_shapes(transition, reward, policy, num_batch_axes=0)
         _checks.check_transition(transition)
         _checks.check_finite("reward", reward)
-    cast = lambda x: x if jnp.issubdtype(x.dtype, jnp.integer) else x.astype(reward.dtype)
-    transition = jax.tree.map(lambda x: cast(jnp.asarray(x)), transition)
     return _solve_optimal(
         transition,
         reward,
-        jnp.asarray(discount, reward.dtype),
+        jnp.asarray(discount, dtype),
         tolerance=tolerance,
         max_iterations=_checks.check_count("max_iterations", max_iterations),
     )
@@ -97,7 +107,7 @@ def _solve_optimal(transition, reward, discount, *, tolerance, max_iterations) -
     q = backup(v)
     residual = jnp.max(jnp.abs(q.max(-1) - v))
     # Banach's bound; what is left is rounding, which grows in the same way.
-    error = residual / (1 - discount)
+    error = jnp.where(discount < 1, residual / (1 - discount), jnp.inf)  # 0 / 0 with discount 1
     return Optimal(v, q, jnp.argmax(q, -1), residual, error, iterations)
 
 

@@ -247,3 +247,19 @@ def test_matches_the_environment(d4rl_arrays, write_hdf5):
         datasets.load(path, environment_spec=fitting._replace(observation_size=3))
     with pytest.raises(ValueError, match=r"key 'actions' has 1 .*'gym:Some-v0' has 4"):
         datasets.check_matches(datasets.load(path), fitting._replace(action_size=4))
+
+
+def test_bounds_that_are_not_the_environments(d4rl_arrays, write_hdf5):
+    # The file does not say in which units its actions are: as they are in the environment's, the
+    # number 1 is half of what the agent's 1 does there.
+    path = write_hdf5(d4rl_arrays)
+    spec = Spec("gym:Some-v0", 2, 1, 0.0, 100, "never", (-2.0,), (2.0,))
+    with pytest.raises(ValueError, match=r"\[-1.0\] to \[1.0\], but .* \[-2.0\] to \[2.0\]; pass"):
+        datasets.load(path, environment_spec=spec)
+    with pytest.raises(ValueError, match=r"\[-3.0\] to \[3.0\], but"):
+        datasets.load(path, environment_spec=spec, action_bounds=(-3, 3))
+    scaled = datasets.load(path, environment_spec=spec, action_bounds=(-1, 1))
+    np.testing.assert_array_equal(scaled.action, d4rl_arrays["actions"])
+    own = datasets.load(path, environment_spec=spec, action_bounds=(spec.action_low, (2.0,)))
+    np.testing.assert_allclose(own.action, d4rl_arrays["actions"] / 2, atol=1e-7)
+    datasets.load(path, environment_spec=spec._replace(action_low=(-1.0,), action_high=(1.0,)))

@@ -224,6 +224,51 @@ def test_save_refuses_and_leaves_nothing_behind(saved, root, episodes, monkeypat
     assert sorted(root.rglob("*")) == before
 
 
+def test_another_writer_of_the_same_id_is_left_alone(root, episodes, monkeypatch):
+    write = minari.MinariDataset.update_dataset_from_buffer
+    theirs = []
+
+    def overtaken(self, buffers):
+        monkeypatch.setattr(minari.MinariDataset, "update_dataset_from_buffer", write)
+        datasets.save(ID, episodes[:1], env_name="gym:Pendulum-v1")  # as another process does
+        theirs.append(datasets.load(ID).sha256)
+        write(self, buffers)
+
+    monkeypatch.setattr(minari.MinariDataset, "update_dataset_from_buffer", overtaken)
+    with pytest.raises(ValueError, match="exists already"):
+        datasets.save(ID, episodes, env_name="gym:Pendulum-v1")
+    assert [datasets.load(ID).sha256] == theirs
+    assert [path.name for path in (root / "pendulum").iterdir() if path.is_dir()] == ["test-v0"]
+
+
+def test_only_the_same_token_removes_what_a_killed_write_left(root, episodes):
+    left = [root / "pendulum" / f".test-v0.{token}" for token in ("mine", "other")]
+    for folder in left:
+        (folder / "data").mkdir(parents=True)
+    datasets.save(ID, episodes, env_name="gym:Pendulum-v1", token="mine")
+    assert [folder.exists() for folder in left] == [False, True]
+    assert datasets.load(ID).num_transitions == 9
+    assert list(minari.list_local_datasets()) == [ID]
+
+
+def test_action_cost_of_the_rewards(saved, root, episodes):
+    assert datasets.load(ID).action_cost is None  # not said
+    options = {"env_name": "pendulum", "action_cost": 0.05}
+    datasets.save("pendulum/cost-v0", episodes, **options)
+    dataset = datasets.load("pendulum/cost-v0")
+    assert (dataset.action_cost, datasets.describe(dataset)["action_cost"]) == (0.05, 0.05)
+    with pytest.raises(ValueError, match=r"action_cost: .* finite number >= 0, got -1"):
+        datasets.save("pendulum/less-v0", episodes, env_name="pendulum", action_cost=-1)
+    # As `experiments.collect` noted it first.
+    edit(saved, qusac_jax_collect={"action_cost": 0.1})
+    assert datasets.load(ID).action_cost == 0.1
+    edit(saved, qusac_jax_action_cost="much")
+    with pytest.raises(ValueError, match=r"'qusac_jax_action_cost': .* got 'much'"):
+        datasets.load(ID)
+    edit(saved, qusac_jax_env=None, qusac_jax_collect=None, qusac_jax_action_cost=None)
+    assert datasets.load(ID).action_cost == 0.0  # of another program
+
+
 def test_unfinished_write_counts_as_no_dataset(saved):
     assert datasets.exists(ID)
     assert not datasets.exists("pendulum/other-v0")

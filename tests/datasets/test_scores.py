@@ -69,8 +69,10 @@ def test_file_name_chooses_the_reference(write_hdf5):
     assert facts["sha256"] == dataset.sha256
     assert (facts["num_transitions"], facts["num_dropped"]) == (5, 1)
 
+    assert (dataset.action_cost, facts["action_cost"]) == (0.0, 0.0)
+
     other = datasets.load(hopper_file(write_hdf5, "mine.hdf5"))
-    assert other.reference is None
+    assert (other.reference, other.action_cost) == (None, None)
     assert datasets.describe(other)["behavior"]["normalized_score"] is None
     with pytest.raises(ValueError, match="no reference returns"):
         datasets.normalized_score(1.0, other.reference)

@@ -1,5 +1,6 @@
 """Environments on the device: the protocol, automatic resets, saved states."""
 
+import dataclasses
 import functools
 import pathlib
 import types
@@ -228,6 +229,24 @@ def test_an_environment_of_a_package_is_traced_once_and_its_states_are_left_alon
 def test_a_name_that_is_wrong_is_answered_with_the_remedy(name, message):
     with pytest.raises(ValueError, match=message):
         functional.load(name)
+
+
+def raises():
+    raise RuntimeError("of its own")
+
+
+@dataclasses.dataclass
+class Unhashable(Pendulum):
+    """Compares by value, and may change."""
+
+    length: float = 1.0
+
+
+def test_an_environment_that_cannot_be_made_or_compiled_is_refused():
+    with pytest.raises(ValueError, match="cannot be made: RuntimeError: of its own"):
+        functional.load(f"functional:{__name__}:raises")
+    with pytest.raises(ValueError, match="cannot be a static argument"):
+        functional.check(Unhashable())
 
 
 def test_the_host_s_functions_say_where_such_an_environment_goes():

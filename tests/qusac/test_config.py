@@ -147,6 +147,8 @@ def test_what_rollouts_and_their_share_of_a_batch_do_needs_them():
     for change in ({"roll_out_every": 10}, {"rollout_starts": "values"}):
         with pytest.raises(ValueError, match=r"are of rollouts, and critic_data 'replay' has none"):
             dataclasses.replace(sac, **change)
+    with pytest.raises(ValueError, match=r"real_ratio 0\.001 of batch_size 256 is less than half"):
+        dataclasses.replace(presets.get("mbpo"), real_ratio=0.001)
     combo = presets.get("combo")
     for ratio in (1.0, 0.001):  # no model transition, no real one
         with pytest.raises(ValueError, match=f"real_ratio {ratio} of batch_size 256"):

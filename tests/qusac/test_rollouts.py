@@ -116,12 +116,12 @@ def test_rewards_are_stored_less_a_penalty_by_all_members_at_the_pair(randomize_
     np.testing.assert_allclose(less.reward, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("num_rollouts", [1, 7, 2_000, 5_000, 100_000])
+@pytest.mark.parametrize("num_rollouts", [1, 7, 2_000, 2_001, 2_500, 5_000, 100_000])
 def test_chunks_cover_the_rollouts_and_deal_evenly(num_rollouts):
     chunks, size = rollouts.num_chunks(num_rollouts, N)
-    assert chunks * size >= num_rollouts
     assert size % N == 0
-    assert (chunks - 1) * size < num_rollouts
+    assert size < rollouts.CHUNK + N
+    assert num_rollouts <= chunks * size < num_rollouts + chunks * N
 
 
 def test_refill_writes_no_transition_after_termination():

@@ -259,6 +259,22 @@ def test_what_is_propagated_is_raised_to_the_bound(method):
     np.testing.assert_allclose(raised, jnp.maximum(free, BOUND), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", agent.METHODS)
+def test_what_no_result_depends_on_is_what_is_not_read(method):
+    def found(**options):
+        config = agent.Config(method=method, max_steps=1, **options)
+        warm_start = agent.init_warm_start(NUM_STATES, config)
+        given = (some_belief(), some_policy(), warm_start, jax.random.key(2))
+        plan = agent.optimize(*given, config=config)
+        return np.concatenate([plan.policy, np.ravel(plan.evaluation[:3])])
+
+    standard = found()
+    for name, value in (("risk", -50.0), ("num_members", 3), ("min_local", 20.0)):
+        is_read = method in agent.READ_BY[name]
+        assert np.array_equal(found(**{name: value}), standard) != is_read, name
+
+
 def test_moments_that_diverge_are_seen_in_the_condition():
     # Next to no prior and one transition to and fro: its surprises feed each other.
     there_and_back = posterior.Transitions(
