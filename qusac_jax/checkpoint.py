@@ -143,8 +143,7 @@ class Checkpointer:
             if since:
                 raise CheckpointError(
                     f"checkpoint {step} in {self._directory} could not be read: a run that goes on "
-                    f"there keeps its last {self._max_to_keep} only and has saved {max(since)} "
-                    "since; read again"
+                    f"there keeps its last ones only and has saved {max(since)} since; read again"
                 ) from error
             raise
 

@@ -74,7 +74,8 @@ def run(tmp_path, capsys):
 def test_a_bug_ends_the_run_in_one_line_and_leaves_the_checkpoint(run):
     code, _, err, workdir = run(Leaving, "--num_steps=80")
     assert code == 2
-    (line,) = err.splitlines()
+    warning, line = err.splitlines()
+    assert "num_steps is 80 and config.warmup_steps 100, so nothing is learned" in warning
     assert "environment 'gym:Leaving-v0': step failed at step 60 (step 10 of its episode)" in line
     assert "SystemExit: 0" in line
     assert "At step 59 of the run; the last good checkpoint is 40 in" in line
