@@ -61,14 +61,9 @@ def make_flags() -> flags.FlagValues:
 
 def run(options: Any, paths: Sequence[str]) -> None:
     """Evaluates as the flags say, prints and writes."""
-    if options.video:
-        evaluation.check_video()
     saved = run_command.open_run(options, paths)
-    if options.video and environments.functional.is_functional(saved.spec.name):
-        raise ValueError(
-            f"video: {saved.spec.name!r} is stepped on the device, where nothing is drawn; leave "
-            "--video out"
-        )
+    if options.video:
+        evaluation.check_video(saved.spec.name)
     indices = list(range(len(saved.seeds)))
     if options.seed_index is not None:
         indices = [saved.index(options.seed_index)]

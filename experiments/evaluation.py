@@ -65,8 +65,10 @@ def evaluate(
     )
 
 
-def check_video() -> None:
-    """Raises `ValueError` if a package that videos need is missing."""
+def check_video(env: str) -> None:
+    """Raises `ValueError` if the environment is not drawn, or a package for videos is missing."""
+    if environments.functional.is_functional(env):
+        raise ValueError(f"video: {env!r} is stepped on the device; leave --video out")
     try:
         environments.check_video_packages()
     except RuntimeError as error:

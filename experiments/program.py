@@ -189,9 +189,9 @@ def check_environment(options: Any, env: str) -> None:
     """Raises `ValueError` for what would end a run later: before a directory is made for it."""
     if options.wandb:
         wandb_logger.check_package()
+    if options.video:
+        evaluation.check_video(env)
     if environments.functional.is_functional(env):  # checked as it was loaded
-        if options.video:
-            raise ValueError(f"video: {env!r} is stepped on the device; leave --video out")
         return
     state_size = 0
     if options.resume_env == "exact":
@@ -202,8 +202,6 @@ def check_environment(options: Any, env: str) -> None:
         copies.step(np.zeros((1, copies.spec.action_size)))
         copies.close()
     cost.check_copies(state_size, options.num_seeds, options.eval_episodes)
-    if options.video:
-        evaluation.check_video()
 
 
 def task_of(options: Any, spec: environments.Spec, config: qusac.Config) -> qusac.Task:

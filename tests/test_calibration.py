@@ -1,6 +1,7 @@
 """Values and their uncertainty against returns: by hand, and from a saved run."""
 
 import csv
+import dataclasses
 import functools
 
 import jax
@@ -118,6 +119,28 @@ def test_returns_in_models_have_the_mean_that_the_models_predict():
     np.testing.assert_array_less(abs(np.asarray(mean) - expected.mean(-1)), 6 * np.asarray(error))
     variance = jnp.mean(jnp.square(std[..., -1]).reshape(3, 2, -1), -1) + jnp.var(expected, -1)
     np.testing.assert_allclose(error, jnp.sqrt(variance / 4_000), rtol=0.15)
+
+
+@pytest.mark.slow
+def test_returns_in_models_have_the_bonuses_that_targets_have():
+    base = small(qusac.Config(num_members=3, discount=0.9))
+    configs = [dataclasses.replace(base, critic_steps=n, rollout_length=4) for n in (1, 2, 4)]
+    state = qusac.init(jax.random.key(0), config=configs[0], task=TASK)
+    observation = jax.random.normal(jax.random.key(1), (2, 3))
+
+    def mean_return(config, length):
+        options = {"config": config, "task": TASK, "num_draws": 50, "num_chunks": 1}
+        measure = functools.partial(calibration_returns._model_returns, **options, length=length)
+        return np.asarray(jax.jit(measure)(state, observation, jax.random.key(2))[0])
+
+    all_bonuses, *fewer = (mean_return(config, 2) for config in configs)
+    shares = [calibration_returns.share_of_bonuses(config) for config in configs[1:]]
+    assert shares[1] < 0.8 * shares[0]
+    # The same draws: what each lacks is that part of the second action's bonus.
+    second = [(all_bonuses - one) / (1 - share) for one, share in zip(fewer, shares, strict=True)]
+    np.testing.assert_allclose(second[0], second[1], rtol=1e-3, atol=1e-5)
+    assert (abs(second[0]) > 0.05).all()
+    np.testing.assert_allclose(mean_return(configs[2], 1), mean_return(configs[0], 1), rtol=1e-5)
 
 
 def test_statistics_of_an_agent_that_knows_what_it_does_not_know():

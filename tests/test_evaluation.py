@@ -1,8 +1,9 @@
 """Evaluation episodes of several seeds beside each other."""
 
 import numpy as np
+import pytest
 
-from experiments.evaluation import evaluate
+from experiments.evaluation import check_video, evaluate
 from qusac_jax import environments
 
 ENV = "gym:tests.short_env:Short-v0"
@@ -40,3 +41,8 @@ def test_returns_are_those_of_one_whole_episode():
     np.testing.assert_allclose(result.episode_return, [[np.sum(rewards)]], rtol=1e-6)
     weights = 0.9 ** np.arange(len(rewards))
     np.testing.assert_allclose(result.discounted_return, [[weights @ rewards]], rtol=1e-6)
+
+
+def test_what_is_stepped_on_the_device_is_not_drawn():
+    with pytest.raises(ValueError, match="is stepped on the device; leave --video out"):
+        check_video("functional:tests.pendulum:Pendulum")
