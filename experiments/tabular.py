@@ -17,8 +17,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import numpy as np
 from absl import flags
 
 from experiments import (
@@ -29,23 +27,15 @@ from experiments import (
     tabular_figures,
     tabular_inspect,
     tabular_run,
+    tabular_setup,
 )
-from qusac_jax import posterior, ube
+from qusac_jax import ube
 from qusac_jax._fields import check_choice
-from qusac_jax.sparse import Sparse
 from qusac_jax.tabular import agent, environments, experiment
 
 ENVIRONMENTS = ("toy", *tabular_environments.NAMES)
 _PUBLISHED_METHODS = ("exact_ube", "pombu", "ensemble_var", "psrl")
 _PUBLISHED_LENGTHS = ("10", "15", "20", "25", "30", "35", "40")
-
-# The paper's settings (section 5.2, appendix C.1).
-_EPISODES, _SEVEN_ROOM_EPISODES = 1000, 5000
-_DEEP_SEA_MIN_LOCAL, _MIN_LOCAL = -0.05, 0.0
-
-# How often a whole run reports and can be stopped.
-_CHUNKS = 250
-_SHORT_LENGTH, _FEWEST_CHUNKS, _CHUNKS_PER_ROW = 10, 50, 10
 
 
 def make_flags() -> flags.FlagValues:
@@ -93,7 +83,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_string(
         "workdir",
         None,
-        "default runs/tabular/ENV...; a run that was stopped there continues",
+        "default runs/tabular/ENV_..._METHOD; a run that was stopped there continues",
         **define,
     )
     flags.DEFINE_enum(
@@ -118,73 +108,11 @@ def make_flags() -> flags.FlagValues:
     return values
 
 
-def make_environment(options, length: int) -> environments.Environment:
-    """The environment of the flags, other than `toy`.
-
-    Raises:
-        ValueError: if there is none such, or it would not fit into memory.
-    """
-    if options.env.startswith("deep_sea"):  # before it is built, in dense form
-        tabular_cost.check_deep_sea(length)
-    return tabular_environments.make(
-        options.env,
-        length=length,
-        size=options.size,
-        map_file=options.map,
-        support=options.support,
-        timed=options.timed,
-    )
-
-
-def make_config(
-    options, environment: environments.Environment, *, method: str, length: int
-) -> experiment.Config:
-    """The paper's settings for the environment, where the flags say nothing else."""
-    is_sea = options.env.startswith("deep_sea")
-    min_local = options.min_local
-    if min_local is None:
-        min_local = _DEEP_SEA_MIN_LOCAL if is_sea else _MIN_LOCAL
-    num_episodes = options.num_episodes
-    if num_episodes is None:
-        num_episodes = _SEVEN_ROOM_EPISODES if options.env == "seven_room" else _EPISODES
-    seed_axis = options.seed_axis
-    if seed_axis == "auto":
-        seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
-    return experiment.Config(
-        agent=agent.Config(
-            method=method,
-            discount=options.discount,
-            risk=options.risk,
-            num_members=options.num_members,
-            min_local=min_local,
-            solver=options.solver,
-        ),
-        num_episodes=num_episodes,
-        count_weight=float(length) if is_sea else 1.0,
-        noise_precision=_noise_precision(environment),
-        seed_axis=seed_axis,
-        num_chunks=_num_chunks(options, length),
-    )
-
-
-def _noise_precision(environment: environments.Environment) -> float:
-    """Of the noisiest reward: agents assume one precision for all."""
-    std = 0.0 if environment.reward_std is None else float(np.max(environment.reward_std))
-    return min(1 / std**2, posterior.NEARLY_NOISELESS) if std else posterior.NEARLY_NOISELESS
-
-
-def _num_chunks(options, length: int) -> int:
-    """More where episodes take long, so that stopping a run takes seconds."""
-    if not options.env.startswith("deep_sea"):
-        return _CHUNKS
-    return _FEWEST_CHUNKS if length <= _SHORT_LENGTH else _CHUNKS_PER_ROW * length
-
-
 def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int | None:
     """Runs a method, or goes on with it; returns the number of the signal that stopped it."""
-    environment = make_environment(options, length)
-    config = make_config(options, environment, method=method, length=length)
-    _check_run(options, environment, config, options.num_seeds)
+    environment = tabular_setup.make_environment(options, length)
+    config = tabular_setup.make_config(options, environment, method=method, length=length)
+    tabular_setup.check_run(options, environment, config, options.num_seeds)
     if options.memory:
         _print_memory(options, environment, config, length)
         return None
@@ -196,26 +124,6 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
         length=length,
         resume=options.resume,
     )
-
-
-def _check_run(
-    options, environment: environments.Environment, config: experiment.Config, num_seeds: int
-) -> None:
-    """Raises `ValueError` if a run cannot be done, or, unless that was asked, needs much memory."""
-    if isinstance(environment.transition, Sparse):
-        what = f"{environment.name!r} is sparse, as with --support or --timed or of many states"
-        if config.agent.method == "moments":
-            raise ValueError(
-                f"method 'moments' needs a dense env, but {what}; leave --support out where that "
-                "makes it dense, or choose another method"
-            )
-        if options.solver == "lu":
-            raise ValueError(
-                f"solver 'lu' is read in a dense env alone, but {what}, and always solved by "
-                "BiCGStab; leave --solver out"
-            )
-    if not options.memory:
-        tabular_cost.check_memory(environment, config, num_seeds)
 
 
 def _print_memory(
@@ -248,10 +156,10 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
     if not lengths:
         raise ValueError("lengths must name at least one to compare, got none")
     for length in lengths:  # mistakes show before the work starts
-        environment = make_environment(options, length)
+        environment = tabular_setup.make_environment(options, length)
         for method in options.methods:
-            config = make_config(options, environment, method=method, length=length)
-            _check_run(options, environment, config, options.num_seeds)
+            config = tabular_setup.make_config(options, environment, method=method, length=length)
+            tabular_setup.check_run(options, environment, config, options.num_seeds)
     published = None
     if options.published:
         axis = "length" if is_sea else "episode"
@@ -286,13 +194,13 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
             f"{drawn_at[-1]}, ends the run; leave num_episodes out"
         )
     length = options.length if options.env.startswith("deep_sea") else 0
-    environment = make_environment(options, length)
+    environment = tabular_setup.make_environment(options, length)
     config = dataclasses.replace(
-        make_config(options, environment, method=options.method, length=length),
+        tabular_setup.make_config(options, environment, method=options.method, length=length),
         num_episodes=drawn_at[-1],
         num_chunks=drawn_at[-1] // math.gcd(*drawn_at),
     )
-    _check_run(options, environment, config, 1)
+    tabular_setup.check_run(options, environment, config, 1)
     if environment.cells is None:
         raise ValueError(f"inspect draws grids, which env {options.env!r} is none of")
     return tabular_inspect.run(
@@ -355,10 +263,12 @@ def run(options) -> int:
     if options.num_seeds < 1:
         raise ValueError(f"num_seeds must be at least 1, got {options.num_seeds}")
     _check_methods(options)
-    sizes = [options.length] if is_sea and not options.figure else []
-    sizes += [] if options.size is None else [options.size]
-    forms = [flag for flag in ("support", "timed") if options[flag].value]
-    name = "_".join(map(str, [options.env, *sizes, *forms]))
+    what = [options.env]
+    what += [options.length] if is_sea and not options.figure else []
+    what += [] if options.size is None else [options.size]
+    what += [pathlib.Path(options.map).stem] if options.map else []
+    what += [flag for flag in ("support", "timed") if options[flag].value]
+    name = "_".join(map(str, what))
     default = {
         options.figure: f"{name}_figure",
         options.inspect: f"{name}_{options.method}_inspect",

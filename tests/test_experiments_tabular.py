@@ -20,7 +20,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from experiments import heat_maps, tabular, tabular_environments, tabular_figures, tabular_run
+from experiments import (
+    heat_maps,
+    tabular,
+    tabular_environments,
+    tabular_figures,
+    tabular_run,
+    tabular_setup,
+)
 from qusac_jax.tabular import agent, environments, experiment, problems
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -156,8 +163,8 @@ def defaults(*arguments):
     options = tabular.make_flags()
     options(["tabular", *arguments])
     length = options.length if options.env.startswith("deep_sea") else 0
-    environment = tabular.make_environment(options, length)
-    return tabular.make_config(options, environment, method="exact_ube", length=length)
+    environment = tabular_setup.make_environment(options, length)
+    return tabular_setup.make_config(options, environment, method="exact_ube", length=length)
 
 
 def test_defaults_are_the_paper_settings():
@@ -176,8 +183,8 @@ def test_agents_know_the_noise_of_rewards():
     assert defaults("--env=umbrella", "--size=1").noise_precision == 1e6  # no step but the last
     assert defaults("--env=chain").noise_precision == 1e6
     make: Any = lambda std: types.SimpleNamespace(reward_std=np.array([[0.0, std]]))
-    assert tabular._noise_precision(make(0.5)) == 4.0
-    assert tabular._noise_precision(make(1e-9)) == 1e6
+    assert tabular_setup._noise_precision(make(0.5)) == 4.0
+    assert tabular_setup._noise_precision(make(1e-9)) == 1e6
 
 
 @pytest.fixture
@@ -374,6 +381,16 @@ def test_grid_from_a_map_with_known_successors(tmp_path):
     assert summary["env"] == "yard_support"
     assert summary["warnings"] == []
     assert {row["unsolved"] for row in csv.DictReader((workdir / "metrics.csv").open())} == {"0"}
+
+
+def test_each_map_has_a_workdir_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, content in (("yard", "S.\n.G\n"), ("hall", "S..G\n")):
+        (tmp_path / f"{name}.txt").write_text(content)
+        options = ("--env=grid", f"--map={name}.txt", "--method=psrl", "--num_seeds=1")
+        assert run(*options, "--num_episodes=2") == 0
+    runs = {path.name for path in (tmp_path / "runs" / "tabular").iterdir()}
+    assert runs == {"grid_yard_psrl", "grid_hall_psrl"}
 
 
 def test_environments_of_one_name_are_told_apart(tmp_path, capsys, monkeypatch):
