@@ -17,6 +17,7 @@ from experiments import (
     evaluation,
     jax_settings,
     processes,
+    unread,
     wandb_logger,
 )
 from experiments.processes import Processes
@@ -244,6 +245,7 @@ def train(
         devices = everyone.devices(len(own_seeds), devices)
         task = task_of(options, spec, config)
         check_environment(options, spec.name)
+        unread.warn(config, cli.given_fields(options, "config"))
         if options.memory:
             print(cost.describe_memory(config, task, len(own_seeds), devices))
             return None

@@ -1,0 +1,53 @@
+"""Hyperparameters that a command line sets and that nothing of its run reads."""
+
+import dataclasses
+from collections.abc import Collection, Iterator
+
+from experiments import files
+from qusac_jax import qusac
+from qusac_jax.qusac import uncertainty
+
+_OF_RISK = {"risk", "risk_schedule", "risk_awaits_reward"}
+_OF_UNET = {"unet_hidden", "unet_learning_rate", "clip_u", "local_max_decay"}
+_OF_ROLLOUTS = {
+    "fit_every",
+    "rollouts_per_step",
+    "rollout_length",
+    "retain_refreshes",
+    "real_ratio",
+    "num_members",
+}
+
+
+def warn(config: qusac.Config, given: Collection[str]) -> None:
+    """Warns of each hyperparameter of a command line that has no effect.
+
+    It is no mistake: a suite passes the same hyperparameters to all of its methods.
+
+    Args:
+        config: of the run.
+        given: the fields that the command line names; those of nested groups have dots.
+    """
+    said: set[str] = set()
+    for names, why in _unread(config):
+        for name in sorted(set(given) & names - said):
+            files.warn(f"config.{name} has no effect: {why}")
+        said |= names
+
+
+def _unread(config: qusac.Config) -> Iterator[tuple[set[str], str]]:
+    """Fields that are not read, and why."""
+    method = uncertainty.METHODS[config.method]
+    if not config.uses_model:
+        of_dynamics = {f"dynamics.{field.name}" for field in dataclasses.fields(config.dynamics)}
+        yield _OF_ROLLOUTS | of_dynamics, "critic_data 'replay' fits and rolls out no dynamics"
+    if method.local is None and method.direct is None:
+        yield _OF_RISK, f"method {config.method!r} has no uncertainty for λ to weigh"
+    if not config.uses_unet:
+        yield _OF_UNET, f"method {config.method!r} trains no U-net"
+    if not method.compares_actions:
+        yield {"gap_samples"}, f"method {config.method!r} compares no actions"
+    if config.penalty is None:
+        yield {"penalty_scale"}, "there is no penalty"
+    if config.regularizer is None:
+        yield {"regularizer_weight"}, "there is no regularizer"

@@ -1,0 +1,79 @@
+"""Warnings of hyperparameters without an effect."""
+
+import dataclasses
+import re
+
+import jax
+import pytest
+
+from experiments import unread
+from qusac_jax import qusac
+from qusac_jax.qusac import presets
+from tests.sizes import small
+
+PLAIN = dataclasses.replace(presets.get("qusac"), method="ensemble_mean")
+PAPER = presets.get("paper")
+SAC = presets.get("sac")
+TASK = qusac.Task(2, 1, lambda _observation, _action, following: following[..., 0] > 9)
+# Another value for each hyperparameter that may have no effect; λ is left in the program, where it
+# weighs zeros.
+OTHERS = {
+    "unet_hidden": (9,),
+    "unet_learning_rate": 1.0,
+    "clip_u": False,
+    "local_max_decay": 0.5,
+    "gap_samples": 7,
+    "penalty_scale": 3.0,
+    "regularizer_weight": 3.0,
+    "fit_every": 6,
+    "rollouts_per_step": 4,
+    "rollout_length": 3,
+    "retain_refreshes": 2,
+    "real_ratio": 0.5,
+    "num_members": 3,
+}
+
+
+def program(config: qusac.Config) -> str:
+    """All that an agent does, as XLA reads it."""
+
+    def run(key):
+        state = qusac.init(key, config=config, task=TASK)
+        if config.uses_model:
+            state, _ = qusac.refresh(state, config=config, task=TASK)
+        step = jax.tree.map(lambda x: x[0], state.replay.data)
+        return qusac.train_step(state, step, step.observation, config=config, task=TASK)
+
+    text = jax.jit(run).lower(jax.random.key(0)).as_text()
+    return re.sub(r"_\d+\b", "", text)  # names are numbered as the process goes
+
+
+def unread_fields(config: qusac.Config) -> set[str]:
+    return {name for names, _ in unread._unread(config) for name in names}
+
+
+@pytest.mark.parametrize("config", [PLAIN, PAPER, SAC])
+def test_they_have_no_effect(config):
+    config = small(config)
+    changed = {name: OTHERS[name] for name in unread_fields(config) & OTHERS.keys()}
+    assert changed
+    assert program(dataclasses.replace(config, **changed)) == program(config)
+
+
+def test_they_are_named_with_the_reason(capsys):
+    given = ["risk", "batch_size", "penalty_scale"]
+    unread.warn(PLAIN, given)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == (
+        "warning: config.risk has no effect: method 'ensemble_mean' has no uncertainty for λ to "
+        "weigh"
+    )
+    assert second == "warning: config.penalty_scale has no effect: there is no penalty"
+    unread.warn(SAC, ["dynamics.hidden", "fit_every", "risk"])
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == [
+        "config.dynamics.hidden",
+        "config.fit_every",
+        "config.risk",
+    ]
+    unread.warn(presets.get("explore"), ["risk_schedule", "local_max_decay", "fit_every"])
+    assert not capsys.readouterr().err
