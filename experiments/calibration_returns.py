@@ -37,7 +37,7 @@ TAIL = 0.02
 class Returns(NamedTuple):
     """What was expected at states of real episodes, and what came of them.
 
-    NaN where a short episode has fewer states than others.
+    NaN where a short episode has fewer states than others, or no known return.
     """
 
     value: np.ndarray  # [R, P] mean over the critic groups
@@ -157,10 +157,11 @@ def _run_episodes(
 def _points(
     episodes: _Episodes, num_points: int, length: int, discount: float, share: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """States `[R, P, O]`, and the returns `[R, P]` that follow them; NaN for a repeated state.
+    """States `[R, P, O]`, and the returns `[R, P]` that follow them.
 
-    The bonus of the first action counts, and `share` of those that follow. P is a multiple of E,
-    at most `num_points` times.
+    NaN for a repeated state, and where an episode was cut off before its return was known. The
+    bonus of the first action counts, and `share` of those that follow. P is a multiple of E, at
+    most `num_points` times.
     """
     # Episodes that were cut off by the time limit have no known return near their end.
     last = np.where(episodes.terminated, episodes.steps - 1, episodes.steps - length)
@@ -176,7 +177,13 @@ def _points(
     at = lambda values: np.take_along_axis(values, start, axis=0)
     real = at(returns)
     real[1:][np.diff(start, axis=0) == 0] = np.nan  # a short episode has fewer points
+    real[:, last < 0] = np.nan  # and one that was cut off before has none
     kept = np.isfinite(real).any(axis=(1, 2))
+    if not kept.any():
+        raise ValueError(
+            f"calibration: all {last.size} episodes are cut off within the {length} steps that "
+            "returns are over; use a smaller discount, or longer episodes"
+        )
     start, real = start[kept], real[kept]
     rows, columns = np.indices(start.shape[1:])
     observation = episodes.observation[start, rows, columns]

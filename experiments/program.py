@@ -245,7 +245,7 @@ def train(
         devices = everyone.devices(len(own_seeds), devices)
         task = task_of(options, spec, config)
         check_environment(options, spec.name)
-        unread.warn(config, cli.given_fields(options, "config"))
+        unread.warn(config, cli.given_fields(options, "config"), is_offline="dataset" in about)
         if options.memory:
             print(cost.describe_memory(config, task, len(own_seeds), devices))
             return None

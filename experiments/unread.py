@@ -19,7 +19,7 @@ _OF_ROLLOUTS = {
 }
 
 
-def warn(config: qusac.Config, given: Collection[str]) -> None:
+def warn(config: qusac.Config, given: Collection[str], *, is_offline: bool) -> None:
     """Warns of each hyperparameter of a command line that has no effect.
 
     It is no mistake: a suite passes the same hyperparameters to all of its methods.
@@ -27,20 +27,22 @@ def warn(config: qusac.Config, given: Collection[str]) -> None:
     Args:
         config: of the run.
         given: the fields that the command line names; those of nested groups have dots.
+        is_offline: whether the run learns from a dataset, F updates in one call.
     """
     said: set[str] = set()
-    for names, why in _unread(config):
+    for names, why in _unread(config, is_offline):
         for name in sorted(set(given) & names - said):
             files.warn(f"config.{name} has no effect: {why}")
         said |= names
 
 
-def _unread(config: qusac.Config) -> Iterator[tuple[set[str], str]]:
+def _unread(config: qusac.Config, is_offline: bool) -> Iterator[tuple[set[str], str]]:
     """Fields that are not read, and why."""
     method = uncertainty.METHODS[config.method]
     if not config.uses_model:
         of_dynamics = {f"dynamics.{field.name}" for field in dataclasses.fields(config.dynamics)}
-        yield _OF_ROLLOUTS | of_dynamics, "critic_data 'replay' fits and rolls out no dynamics"
+        of_rollouts = _OF_ROLLOUTS - {"fit_every"} if is_offline else _OF_ROLLOUTS
+        yield of_rollouts | of_dynamics, "critic_data 'replay' fits and rolls out no dynamics"
     if method.local is None and method.direct is None:
         yield _OF_RISK, f"method {config.method!r} has no uncertainty for λ to weigh"
     if not config.uses_unet:

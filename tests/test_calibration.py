@@ -49,6 +49,13 @@ def test_returns_of_states_along_episodes_by_hand():
     assert states.shape == (1, 4, 2)
     np.testing.assert_array_equal(np.isnan(returns), [[False, False, True, False]])
 
+    # Nor is anything known of one that was cut off before, by its environment.
+    cut = episodes._replace(terminated=np.zeros((1, 2), bool))
+    _, returns = calibration_returns._points(cut, 3, length=4, discount=0.5, share=0.1)
+    np.testing.assert_array_equal(np.isnan(returns), [[False, True] * 3])
+    with pytest.raises(ValueError, match="all 2 episodes are cut off within the 9 steps"):
+        calibration_returns._points(cut, 3, length=9, discount=0.5, share=0.1)
+
     # Bonuses: the first as it is, a tenth of those that follow.
     episodes = episodes._replace(reward=0 * reward, bonus=reward)
     _, returns = calibration_returns._points(episodes, 3, length=2, discount=0.5, share=0.1)

@@ -49,7 +49,7 @@ def program(config: qusac.Config) -> str:
 
 
 def unread_fields(config: qusac.Config) -> set[str]:
-    return {name for names, _ in unread._unread(config) for name in names}
+    return {name for names, _ in unread._unread(config, is_offline=False) for name in names}
 
 
 @pytest.mark.parametrize("config", [PLAIN, PAPER, SAC])
@@ -62,18 +62,19 @@ def test_they_have_no_effect(config):
 
 def test_they_are_named_with_the_reason(capsys):
     given = ["risk", "batch_size", "penalty_scale"]
-    unread.warn(PLAIN, given)
+    unread.warn(PLAIN, given, is_offline=False)
     first, second = capsys.readouterr().err.splitlines()
     assert first == (
         "warning: config.risk has no effect: method 'ensemble_mean' has no uncertainty for λ to "
         "weigh"
     )
     assert second == "warning: config.penalty_scale has no effect: there is no penalty"
-    unread.warn(SAC, ["dynamics.hidden", "fit_every", "risk"])
+    unread.warn(SAC, ["dynamics.hidden", "fit_every", "risk"], is_offline=False)
     assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == [
         "config.dynamics.hidden",
         "config.fit_every",
         "config.risk",
     ]
-    unread.warn(presets.get("explore"), ["risk_schedule", "local_max_decay", "fit_every"])
+    unread.warn(SAC, ["fit_every"], is_offline=True)  # one call makes so many updates
+    unread.warn(presets.get("explore"), ["risk_schedule", "unet_hidden"], is_offline=False)
     assert not capsys.readouterr().err

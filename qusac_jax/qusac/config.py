@@ -46,7 +46,8 @@ class DynamicsConfig:
     # What members learn, changes of the observation and rewards, is in standard deviations of D; a
     # reward with a prior stays in its own units, which are those of the prior.
     normalize_targets: bool = checked(False, _fields.boolean)
-    # Rollouts stay inside the range that the observations of D have, per dimension.
+    # Rollouts stay inside the range that the observations of D have, per dimension. Whether they
+    # end there is asked of what was predicted, which may be outside.
     clip_observations: bool = checked(False, _fields.boolean)
     # Rewards of rollouts stay inside the range that those of D have; a prior's then have no effect
     # where D has none of their size.

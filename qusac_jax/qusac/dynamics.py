@@ -108,6 +108,8 @@ def termination(model: DynamicsNetwork, dynamics: Dynamics) -> TerminationFn:
     """
 
     def ends(observation: jax.Array, action: jax.Array, next_observation: jax.Array) -> jax.Array:
+        # As it would be stored: beyond the range of D nothing was learned.
+        next_observation = clip_observation(dynamics, next_observation)
         inputs = scale_termination_inputs(dynamics, observation, action, next_observation)
         flat = inputs.reshape(-1, inputs.shape[-1])
         logits = termination_logits(model, dynamics.params, flat)
@@ -119,6 +121,11 @@ def termination(model: DynamicsNetwork, dynamics: Dynamics) -> TerminationFn:
 def clip(dynamics: Dynamics, prediction: jax.Array) -> jax.Array:
     """Predicted (s', r) `[..., O + 1]`, kept inside the range that the dynamics allow."""
     return jnp.clip(prediction, dynamics.least, dynamics.most)
+
+
+def clip_observation(dynamics: Dynamics, observation: jax.Array) -> jax.Array:
+    """Predicted s' `[..., O]`, likewise."""
+    return jnp.clip(observation, dynamics.least[:-1], dynamics.most[:-1])
 
 
 def scale_inputs(dynamics: Dynamics, observation: jax.Array, action: jax.Array) -> jax.Array:

@@ -74,7 +74,7 @@ def with_statistics(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsC
         dynamics = _with_target_units(dynamics, buffer, config.reward_prior_scale > 0)
     if config.normalize_inputs != "no":
         dynamics = _with_input_statistics(dynamics, buffer, config.normalize_inputs)
-    return _with_range(dynamics, buffer, config)
+    return with_range(dynamics, buffer, config)
 
 
 def _with_target_units(dynamics: Dynamics, buffer: replay.Buffer, has_prior: bool) -> Dynamics:
@@ -117,8 +117,11 @@ def _range(x: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:
     return lowest, jnp.max(jnp.where(valid, x, -jnp.inf), axis=0)
 
 
-def _with_range(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsConfig) -> Dynamics:
-    """With next observations: what ends an episode is reached by them only."""
+def with_range(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsConfig) -> Dynamics:
+    """The dynamics with the range of D, where rollouts are to stay inside it.
+
+    With next observations: what ends an episode is reached by them only.
+    """
     least, most = dynamics.least, dynamics.most
     if config.clip_observations:
         low, high = _range(buffer.data.observation, buffer.size)

@@ -10,7 +10,7 @@ import numpy as np
 
 from qusac_jax._checks import is_concrete
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import estimates, fitting, resets, rollouts
+from qusac_jax.qusac import estimates, fitting, fitting_data, resets, rollouts
 from qusac_jax.qusac import starts as starts_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.parts import Learner, build
@@ -132,15 +132,15 @@ def predictor(
 
     def expect(observation: jax.Array, action: jax.Array) -> estimates.Expectation:
         mean, std = predict(dynamics, observation, action, config=config, task=task)
+        # What leads out of D is least known: clipped, members would agree about it.
+        change = (mean[..., :-1] - observation) / dynamics.change_std
+        noise = std[..., :-1] / dynamics.change_std
+        per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
+        terminated = ends(per_member(observation), per_member(action), mean[..., :-1])
         # As in rollouts: beyond the range of D, no critic has been trained, and what they say there
         # would count as disagreement of the members.
-        mean = dynamics_lib.clip(dynamics, mean)
-        next_observation = mean[..., :-1]
-        change = (next_observation - observation) / dynamics.change_std
-        per_member = lambda x: jnp.broadcast_to(x, (config.num_members, *x.shape))
-        terminated = ends(per_member(observation), per_member(action), next_observation)
-        noise = std[..., :-1] / dynamics.change_std
-        return estimates.Expectation(next_observation, change, noise, mean[..., -1], terminated)
+        kept = dynamics_lib.clip(dynamics, mean)
+        return estimates.Expectation(kept[..., :-1], change, noise, kept[..., -1], terminated)
 
     return expect
 
@@ -173,12 +173,15 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
     def policy(observation: jax.Array, key: chex.PRNGKey) -> jax.Array:
         return act(state.actor, observation, key, config=config, task=task)
 
+    # Fits are rarer, and rollouts may start where D was not yet at the last one.
+    dynamics = fitting_data.with_range(state.dynamics, state.replay, config.dynamics)
+    state = state._replace(dynamics=dynamics)
     starts, key = _starts(state, key, config, task)
     model_data, member_data = rollouts.refill(
         dynamics_model(config, task),
-        state.dynamics,
+        dynamics,
         policy,
-        termination(state.dynamics, config=config, task=task),
+        termination(dynamics, config=config, task=task),
         starts,
         state.model_data,
         state.member_data,

@@ -45,15 +45,15 @@ def taken_over(learner: Learner, old: Learner) -> Learner:
     found = networks.statistics(old.actor)
     if found is None:
         return learner
-    # No array twice, so that the learner can be donated.
-    return jax.tree.map(jnp.copy, _with_statistics(learner, *found))
+    return _with_statistics(learner, *found)
 
 
 def _with_statistics(learner: Learner, mean: jax.Array, variance: jax.Array) -> Learner:
     networks_of = ("actor", "critic", "target_critic", "unet", "target_unet")
     return learner._replace(
         **{
-            name: networks.with_statistics(params, mean, variance)
+            # No array twice, so that the learner can be donated.
+            name: networks.with_statistics(params, jnp.copy(mean), jnp.copy(variance))
             for name in networks_of
             if (params := getattr(learner, name)) is not None
         }

@@ -68,14 +68,16 @@ def rollout(
             observation, alive = shuffled(observation), shuffled(alive)
         action = policy(observation, draws.key_action)
         mean, std = dynamics_lib.predict(model, dynamics, observation, action)
-        drawn = dynamics_lib.clip(dynamics, mean + std * draws.noise.reshape(mean.shape))
+        drawn = mean + std * draws.noise.reshape(mean.shape)
+        # Before it is clipped: D may never have been where episodes end.
+        done = termination(observation, action, drawn[..., :-1])
+        drawn = dynamics_lib.clip(dynamics, drawn)
         next_observation, reward = drawn[..., :-1], drawn[..., -1]
         if penalty is not None:
             flat = lambda x: x.reshape(-1, x.shape[-1])
             # Every member at every pair, whoever rolls it out: [N, N B, O + 1].
             all_members = dynamics_lib.predict(model, dynamics, flat(observation), flat(action))
             reward -= penalty(*all_members).reshape(reward.shape)
-        done = termination(observation, action, next_observation)
         transition = replay.Transition(observation, action, reward, next_observation, done)
         return (next_observation, alive & ~done), (transition, alive)
 

@@ -404,6 +404,28 @@ def test_every_second_rollout_starts_by_value():
             np.testing.assert_allclose(start[:, 1::2].mean(), uniform, atol=0.15)
 
 
+def test_rollouts_stay_in_the_range_that_D_has_by_then():
+    config = dataclasses.replace(
+        SMALL,
+        rollouts_per_step=150,
+        dynamics=dataclasses.replace(SMALL.dynamics, clip_observations=True),
+    )
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    roll_out = jax.jit(functools.partial(agent.roll_out, config=config, task=TASK))
+    known = []
+    for seed, offset in ((0, 0.0), (1, 20.0)):  # nothing is fitted in between
+        data = random_transitions(seed)
+        moved = [x + offset for x in (data.observation, data.next_observation)]
+        known += moved
+        state = agent.observe(state, data._replace(observation=moved[0], next_observation=moved[1]))
+        state = roll_out(state)
+        least, most = np.concatenate(known).min(0), np.concatenate(known).max(0)
+        led_to = state.model_data.data.next_observation[: int(state.model_data.size)]
+        np.testing.assert_array_equal(led_to, np.clip(led_to, least, most))
+        np.testing.assert_array_equal(state.dynamics.most[:-1], most)
+        assert (led_to.max(0) > offset).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("log_odds", [-10.0, 10.0])
 def test_rollouts_end_where_the_members_expect_it(log_odds):

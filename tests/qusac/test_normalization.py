@@ -58,6 +58,11 @@ def test_they_are_those_of_D_however_it_came():
             np.testing.assert_allclose(variance, data.observation.var(0), rtol=1e-3, atol=1e-9)
 
 
+def test_a_state_that_has_them_can_be_donated_without_a_compiler():
+    state = agent.observe(init(config_of()), transitions(5))
+    jax.jit(lambda x: x, donate_argnums=0)(state)  # holds no array twice
+
+
 def test_where_D_is_full_they_follow_what_comes():
     config = config_of()
     state = observed(init(config), transitions(64), [64])

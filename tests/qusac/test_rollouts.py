@@ -95,10 +95,13 @@ def test_rollouts_stay_in_the_range_of_observations_and_rewards():
         expected = np.minimum(np.repeat(steps[:, None] * 10.0**i, 2, axis=1), 25.0)
         np.testing.assert_allclose(transitions.next_observation[:, i, :, 0], expected, rtol=1e-5)
         np.testing.assert_allclose(transitions.reward[:, i], [1.5, 2.0, 2.5][i], rtol=1e-5)
-    # What is stored is what the rollout goes on from and what is asked for its end.
+    # What is stored is what the rollout goes on from.
     np.testing.assert_array_equal(transitions.observation[1:], transitions.next_observation[:-1])
-    ended, _ = roll(lambda s, a, n: n[..., 0] > 25.0, jnp.zeros((N, 2, 1)), dynamics=bounded)
-    assert not ended.terminated.any()
+    # Episodes end where D has never been, too: members 1 and 2 get there.
+    ended, _ = roll(lambda s, a, n: n[..., 0] > 25.5, jnp.zeros((N, 2, 1)), dynamics=bounded)
+    assert not ended.terminated[:, 0].any()
+    assert ended.terminated[2, 1].all()
+    assert ended.terminated[0, 2].all()
 
 
 @pytest.mark.parametrize("randomize_members", [False, True])
