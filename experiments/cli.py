@@ -149,6 +149,13 @@ def select_device(kind: str) -> list[Any]:
         ) from error
 
 
+def check_seeds(first: int, num_seeds: int) -> None:
+    """Raises `ValueError` if one of the seeds from the first on is too large."""
+    last = first + num_seeds - 1
+    if last >= 2**31:
+        raise ValueError(f"seed + num_seeds - 1 must be below 2**31, got {last}; use smaller seeds")
+
+
 def integers(name: str, texts: Sequence[str]) -> list[int]:
     """The value of a flag that is a list of integers.
 

@@ -25,6 +25,10 @@ from qusac_jax.qusac.presets import SIZES
 
 _MAX_SEED = 2**31 - 1
 _NUM_STEPS = {"paper": 200_000, "small": 10_000}
+_ABOUT_CONFIG = (
+    "hyperparameters of SAC; the defaults shown are those of the preset 'sac', but the "
+    "replay_capacity holds all steps, and the warm-up is at most a tenth of them"
+)
 _EVALUATIONS = 20  # of a run, unless --eval_every says otherwise
 _LEAST_WARMUP = 3
 
@@ -40,7 +44,11 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_enum("size", "paper", list(SIZES), "of networks and batches", **define)
     flags.DEFINE_integer("num_steps", None, f"of training; default {steps}", 1, **define)
     flags.DEFINE_integer(
-        "num_transitions", None, "at least, per dataset; default as num_steps", 1, **define
+        "num_transitions",
+        None,
+        "at least, per dataset; default num_steps, or an episode",
+        1,
+        **define,
     )
     flags.DEFINE_integer("seed", 0, "of everything that is drawn", 0, _MAX_SEED, **define)
     flags.DEFINE_string("name", None, "of the datasets; default the environment's", **define)
@@ -72,7 +80,7 @@ def make_flags() -> flags.FlagValues:
     jax_settings.define_flags(values)
     flags.DEFINE_boolean("memory", False, "print what the run would take, and stop", **define)
     config_file.define_flag(values)
-    cli.define_config(values, "config", qusac.presets.get("sac"), "hyperparameters of SAC")
+    cli.define_config(values, "config", qusac.presets.get("sac"), _ABOUT_CONFIG)
     return values
 
 
@@ -103,7 +111,7 @@ def run(options: Any) -> int | None:
             f"--num_transitions={spec.max_episode_steps} or more"
         )
     name = _dataset_name(options)
-    workdir = pathlib.Path(options.workdir or _default_workdir(options))
+    workdir = pathlib.Path(options.workdir or _default_workdir(options)).expanduser()
     chosen = {
         "num_steps": num_steps,
         "num_transitions": num_transitions,

@@ -5,7 +5,6 @@ what differs between Algorithms 2 and 3 (data, refreshes, λ) is the online run'
 """
 
 import dataclasses
-import itertools
 import pathlib
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -60,6 +59,8 @@ def config_of(
         ValueError: if they cannot be read, or are those of another version.
     """
     content = files.read_json(path / "config.json", remedy).get("config", {})
+    if "agent" in content:
+        raise ValueError(f"{argument}: {path} is a run of experiments.tabular; {remedy}")
     default = qusac.Config()
     known = files.flatten(dataclasses.asdict(default))
     try:
@@ -103,6 +104,23 @@ def continued(
     return values | kept | warmup | room
 
 
+def check_seeds(path: pathlib.Path, first: int, num_seeds: int) -> None:
+    """Raises `ValueError` if an offline run has other seeds than an online one that continues it.
+
+    Args:
+        path: workdir of the offline run.
+        first: seed of the online run.
+        num_seeds: of all its processes.
+    """
+    about = files.read_json(path / "config.json", _REMEDY)
+    there = (about.get("seed", 0), about.get("num_seeds", 0))
+    if there != (first, num_seeds):
+        raise ValueError(
+            f"init_from: {path} has {there[1]} seeds from {there[0]} on, this run {num_seeds} from "
+            f"{first} on; use --seed={there[0]} --num_seeds={there[1]}"
+        )
+
+
 def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
@@ -123,7 +141,7 @@ def take_over(
         path: workdir of the offline run.
         state: of the online run before its first step, of the configuration `continued`.
         task: of the environment.
-        run_seeds: R seeds, this process's share of those of the offline run.
+        run_seeds: R seeds, this process's share of those of the offline run, see `check_seeds`.
         placement: of the state's arrays.
         processes: of the online run; how many the offline run had does not matter.
 
@@ -131,14 +149,6 @@ def take_over(
         ValueError: if there is no checkpoint that fits.
     """
     about = files.read_json(path / "config.json", _REMEDY)
-    first = about.get("seed", 0)
-    there = list(range(first, first + about.get("num_seeds", 0)))
-    here = list(itertools.chain(*processes.gather(list(run_seeds))))
-    if there != here:
-        raise ValueError(
-            f"init_from: {path} has the seeds {there}, this run {here}; use "
-            f"--seed={first} --num_seeds={len(there)}"
-        )
     init = seeds.mapped(qusac.init, placement=placement, config=config_of(path), task=task)
     own = init(seeds.keys(run_seeds, 1)[:, 0])
     try:

@@ -3,7 +3,7 @@
     python -m experiments.inspect RUN [--steps=STEP,STEP] [--seed_index=i]
 
 RUN is the workdir of an online, offline or collect run with checkpoints; --keep_checkpoints of
-these programs says how many stay. Writes
+the first two says how many stay. Writes
 
   maps.png      for tasks with up to three state variables: Q, sqrt(U) and visits over the states, a
                 row per checkpoint and one colour scale per column

@@ -6,6 +6,7 @@
 
 import dataclasses
 import functools
+import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -73,6 +74,11 @@ def run(options: Any) -> int | None:
     _check_used(options)
     config = program.read_config(options, is_offline=True)
     _check_multiples(options, config)
+    if options.dynamics and not (pathlib.Path(options.dynamics) / "dynamics").is_dir():
+        raise ValueError(
+            f"dynamics: {options.dynamics!r} holds none; pass the workdir of an offline run that "
+            "has fitted its own, or leave it out"
+        )
     dataset = datasets.load(options.dataset, action_bounds=_action_bounds(options))
     _check_ends(dataset, config)
     env = options.env or dataset.env

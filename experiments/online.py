@@ -60,10 +60,13 @@ def run(options: Any) -> int | None:
             "nothing is learned; use a larger --num_steps or a smaller --config.warmup_steps"
         )
     kind = DeviceRun if environments.functional.is_functional(options.env) else OnlineRun
+    within = ", after a fit of the models or an evaluation that is under way"
+    within = within if config.uses_model else ", after an evaluation that is under way"
     if source is None:
-        return program.train(options, spec, config, kind)
+        return program.train(options, spec, config, kind, within)
+    handover.check_seeds(source, options.seed, options.num_seeds)
     make = functools.partial(kind, init_from=source)
-    return program.train(options, spec, config, make, init_from=options.init_from)
+    return program.train(options, spec, config, make, within, init_from=options.init_from)
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:

@@ -134,9 +134,7 @@ def read_config(
     """
     if not math.isfinite(options.reward_threshold):
         raise ValueError(f"reward_threshold must be finite, got {options.reward_threshold}; use 0")
-    last = options.seed + options.num_seeds - 1
-    if last > _MAX_SEED:
-        raise ValueError(f"seed + num_seeds - 1 must be below 2**31, got {last}; use smaller seeds")
+    cli.check_seeds(options.seed, options.num_seeds)
     given = config_file.read(options.config_file) if options.config_file else None
     if given is not None and given.preset is not None:
         _take_preset(options, given.preset)
@@ -251,10 +249,11 @@ def train(
             return None
         cost.check_memory(config, task, len(own_seeds), devices, has_dataset="dataset" in about)
         workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
+        workdir = workdir.expanduser()
+        trace = Trace(options.profile)
         directory = _open(everyone, workdir, description(options, spec, config, about))
         if options.wandb:
             directory.add_logger(wandb_logger.Wandb)
-        trace = Trace(options.profile)
         setup = Setup(
             directory,
             spec.name,

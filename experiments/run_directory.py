@@ -32,6 +32,9 @@ _PACKAGES = [
 ]
 _LOCK = ".lock"
 _UNFINISHED = (_LOCK, "config.partial")  # what a process that died at its start may leave
+# What a run leaves behind that has computed something; before, others may use its directory.
+_COMPUTED = ("metrics.csv", "checkpoints/*", "dynamics/*", "summary.json")
+_MOST_NAMED = 6  # values that differ, in an error
 _PROGRAM = ("versions", "git_commit", "device")  # what computes, `describe_program`
 # What may differ when a run is continued; everything else decides its results.
 _FREE = (*_PROGRAM, "earlier", "num_steps", "num_episodes", "checkpoint_every", "resume_env")
@@ -56,8 +59,9 @@ class RunDirectory:
         self._loggers: list[Logger] = [TensorBoard(self.path / "tensorboard", config)]
         existing = self.path / "config.json"
         self.previous = previous_config(path, config)  # as the last process left it
-        is_new = not existing.is_file()
-        there = list(self.path.iterdir()) if is_new and self.path.is_dir() else []
+        is_new = not self.previous
+        has_config = existing.is_file()
+        there = list(self.path.iterdir()) if self.path.is_dir() and not has_config else []
         if any(p.name not in _UNFINISHED for p in there):
             raise ValueError(
                 f"workdir {str(path)!r} exists, is not empty and holds no config.json; "
@@ -245,7 +249,7 @@ class FollowedDirectory(RunDirectory):
 
 
 def previous_config(path: str | pathlib.Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The config.json of a directory; nothing where there is none.
+    """The config.json of a directory; nothing where there is none, or nothing was computed yet.
 
     Args:
         path: of the directory.
@@ -255,11 +259,15 @@ def previous_config(path: str | pathlib.Path, config: dict[str, Any]) -> dict[st
         ValueError: if it cannot be read, or belongs to a run with other values.
     """
     existing = pathlib.Path(path) / "config.json"
-    if not existing.is_file():
+    if not existing.is_file() or not _has_begun(existing.parent):
         return {}
     previous = read_json(existing, "choose another workdir")
     _check_same(f"workdir {str(path)!r}", previous, json.loads(json.dumps(config)))
     return previous
+
+
+def _has_begun(path: pathlib.Path) -> bool:
+    return any(next(path.glob(pattern), None) for pattern in _COMPUTED)
 
 
 def is_in_use(path: pathlib.Path) -> bool:
@@ -325,8 +333,10 @@ def _check_same(what: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         if old.get(key) != new.get(key) and key.split(".")[0] not in _FREE
     ]
     if differing:
+        more = len(differing) - _MOST_NAMED
+        named = differing[:_MOST_NAMED] + [f"and {more} more"] * (more > 0)
         raise ValueError(
-            f"{what} belongs to a run with other values ({'; '.join(differing)}); "
+            f"{what} belongs to a run with other values ({'; '.join(named)}); "
             "use the same values to continue it, or another workdir"
         )
 

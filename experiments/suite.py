@@ -23,6 +23,10 @@ _MANY = 1_000  # jobs on a cluster, which has a limit of its own
 _LOCAL_JOBS = 2
 
 
+# What says which runs there are, and how they are run.
+_OF_RUNS = ("tasks", "methods", "seeds", "action_costs", "num_seeds", "jobs", "launcher", "slurm")
+
+
 def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
@@ -58,11 +62,12 @@ def make_flags() -> flags.FlagValues:
 def run(options: Any, passed_on: Sequence[str]) -> int | None:
     """Runs what is missing and reports; returns the exit code."""
     jax.config.update("jax_platforms", "cpu")  # the accelerator is for the runs
-    workdir = pathlib.Path(options.workdir).absolute()
+    workdir = pathlib.Path(options.workdir).expanduser().absolute()
     runs, jobs = workdir / "runs", workdir / "jobs"
     if options.report:
-        if passed_on:
-            raise ValueError(f"--report runs nothing, so {passed_on[0]} has no meaning; drop it")
+        of_runs = [f"--{name}" for name in _OF_RUNS if options[name].present]
+        if unread := [*of_runs, *passed_on]:
+            raise ValueError(f"--report runs nothing, so {unread[0]} has no meaning; drop it")
         if not runs.is_dir():
             raise ValueError(f"workdir {options.workdir!r} holds no suite; name the one of a suite")
         return _report(runs, jobs, workdir, [])

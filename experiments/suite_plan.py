@@ -103,6 +103,11 @@ def plan(
         for name, given, num_steps, values in checked:
             path = folder / f"{name}-s{seed}"
             run_directory.previous_config(path, values | {"seed": first})
+            if (done := done_steps(path)) > num_steps:
+                raise ValueError(
+                    f"num_steps is {num_steps}, but {done} steps are done in {path}; use "
+                    f"--num_steps={done} or more, or another workdir"
+                )
             arguments = (*given, f"--seed={first}", f"--workdir={path}")
             runs.append(PlannedRun(path.name, path, arguments, num_steps))
     return runs

@@ -152,6 +152,10 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
         The number of the signal that stopped it, or None.
     """
     is_sea = options.env.startswith("deep_sea")
+    published = None
+    if options.published:
+        axis = "length" if is_sea else "episode"
+        published = tabular_figures.read_published(options.published, axis)
     lengths = cli.integers("lengths", options.lengths) if is_sea else [0]
     if not lengths:
         raise ValueError("lengths must name at least one to compare, got none")
@@ -160,10 +164,6 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
         for method in options.methods:
             config = tabular_setup.make_config(options, environment, method=method, length=length)
             tabular_setup.check_run(options, environment, config, options.num_seeds)
-    published = None
-    if options.published:
-        axis = "length" if is_sea else "episode"
-        published = tabular_figures.read_published(options.published, axis)
     workdirs = []
     for length in lengths:
         for method in options.methods:
@@ -243,7 +243,9 @@ def run(options) -> int:
         raise ValueError("figure and inspect are two programs; leave one of the flags out")
     cli.select_device(options.device)
     if options.env == "toy":
-        unread = (name for name in make_flags() if name != "env")
+        about_jax = flags.FlagValues()
+        jax_settings.define_flags(about_jax)
+        unread = [name for name in make_flags() if name != "env" and name not in about_jax]
         _check_read(options, "env 'toy', which prints a table", *unread)
         print_toy()
         return 0
@@ -262,6 +264,7 @@ def run(options) -> int:
         _check_read(options, "a single run, without --figure or --inspect", *others)
     if options.num_seeds < 1:
         raise ValueError(f"num_seeds must be at least 1, got {options.num_seeds}")
+    cli.check_seeds(options.seed, options.num_seeds)
     _check_methods(options)
     what = [options.env]
     what += [options.length] if is_sea and not options.figure else []
@@ -273,7 +276,7 @@ def run(options) -> int:
         options.figure: f"{name}_figure",
         options.inspect: f"{name}_{options.method}_inspect",
     }.get(True, f"{name}_{options.method}")
-    workdir = pathlib.Path(options.workdir or f"runs/tabular/{default}")
+    workdir = pathlib.Path(options.workdir or f"runs/tabular/{default}").expanduser()
     if options.figure:
         signal_number = run_figure(options, workdir)
     elif options.inspect:

@@ -65,7 +65,9 @@ def make(
     check_choice("env", name, NAMES)
     if size is not None and not SIZES.get(name):
         raise ValueError(f"size is not read by env {name!r}; leave --size out")
-    if (map_file is not None) != (name == "grid"):
+    if name == "grid" and map_file is None:
+        raise ValueError("map is missing: pass --map=FILE, a text file, with env 'grid'")
+    if map_file is not None and name != "grid":
         raise ValueError(f"map must be given for env 'grid' alone, got {map_file!r} with {name!r}")
     if name == "grid":
         environment = _read_grid(pathlib.Path(str(map_file)))
@@ -83,8 +85,10 @@ def make(
 def _read_grid(path: pathlib.Path) -> environments.Environment:
     try:
         text = path.read_text()
-    except OSError as error:
-        raise ValueError(f"map {str(path)!r} cannot be read: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"map {str(path)!r} cannot be read: {error}; pass a text file with the map"
+        ) from error
     return problems.grid(text, name=path.stem)
 
 

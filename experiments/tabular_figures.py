@@ -60,7 +60,7 @@ def read_published(path: str, axis: str) -> list[dict[str, str]]:
     try:
         with open(path, newline="") as file:
             rows = list(csv.DictReader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"published must be a CSV, but {path} cannot be read: {error}") from error
     names = set(rows[0]) if rows else set()
     wanted = {"method", "total_regret", axis}

@@ -86,6 +86,13 @@ def check_count(name: str, value, least: int = 1) -> int:
     return count
 
 
+def check_key(key) -> None:
+    """Raises `ValueError` unless it is one of JAX's keys, of either kind; works on tracers too."""
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == np.uint32):
+        raise ValueError(f"key must be a key of JAX, such as jax.random.key(0), got {key!r}")
+
+
 def check_shapes(
     transition, reward, policy, mean_transition=None, mean_reward=None, *, num_batch_axes: int
 ) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from qusac_jax import _checksums
-from qusac_jax._checks import check_count, is_concrete
+from qusac_jax._checks import check_count, check_key, check_real, is_concrete
 from qusac_jax.checkpoint import first_line, without_reports
 from qusac_jax.qusac import networks
 
@@ -53,7 +53,7 @@ def save_policy(
     Raises:
         ValueError: if it cannot be written; what was there before stays.
     """
-    path = pathlib.Path(path).absolute()
+    path = pathlib.Path(path).expanduser().absolute()
     partial = path.with_name(f"{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     description = {
@@ -148,8 +148,14 @@ class Policy:
                 f"observation must have shape [..., {self.observation_size}], got {shape}; flatten "
                 "it as in training"
             )
-        if is_concrete(observation) and not np.isfinite(np.asarray(observation)).all():
-            raise ValueError("observation must be finite, got NaN or infinity in it")
+        check_real(observation=observation)
+        if key is not None:
+            check_key(key)
+        if is_concrete(observation):
+            with np.errstate(over="ignore"):
+                observation = np.asarray(observation, np.float32)
+            if not np.isfinite(observation).all():
+                raise ValueError("observation must be finite in float32, got NaN or infinity in it")
         return self._act(jnp.asarray(observation), key)
 
     def environment(self, *, seed: int | None = None, render: bool = False) -> "gymnasium.Env":
@@ -206,7 +212,7 @@ def load_actor(path: str | pathlib.Path) -> tuple[networks.Params, dict[str, Any
         ValueError: if there is no complete policy at `path`, or if a file of it has changed since
             it was written.
     """
-    path = pathlib.Path(path).absolute()
+    path = pathlib.Path(path).expanduser().absolute()
     if (path / "policy").is_dir():
         path = path / "policy"
     _check_files(path)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax import _dirichlet, _memory, _variates, sparse
-from qusac_jax._checks import check_count, check_real, check_scalars, is_concrete
+from qusac_jax._checks import check_count, check_key, check_real, check_scalars, is_concrete
 from qusac_jax._posterior_checks import (
     check_dtype,
     check_number,
@@ -317,6 +317,7 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
             concentration is below its prior.
     """
     _check_posterior(posterior)
+    check_key(key)
     n = check_count("n", n)
     remedy = "use a smaller n, and sample several times"
     _check_memory(sample_bytes(posterior, n), f"sampling n = {n} MDPs", remedy)

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import jax
 
+from qusac_jax._checks import check_count
+
 # (observation [..., O], action [..., A], next_observation [..., O]) -> whether the episode ends
 # there [...] bool. Traceable, over any leading axes. A time limit is no end.
 TerminationFn = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -17,11 +19,24 @@ class Task:
 
     `qusac_jax.environments.Spec.task` makes it for an environment that the library built; for one
     of your own, name the sizes yourself.
+
+    Raises:
+        ValueError: at construction, for a size below 1 or a termination that is no function.
     """
 
     observation_size: int  # O
     action_size: int  # A, every action in [-1, 1]
     termination: TerminationFn  # when an episode ends, for what the model predicts
+
+    def __post_init__(self) -> None:
+        """Checks every field."""
+        check_count("observation_size", self.observation_size)
+        check_count("action_size", self.action_size)
+        if not callable(self.termination):
+            raise ValueError(
+                "termination must be a function, such as environments.TERMINATIONS['never'], got "
+                f"{self.termination!r}"
+            )
 
 
 class Transition(NamedTuple):

@@ -38,7 +38,7 @@ def run(*arguments):
 
 
 def test_toy_prints_table_1(capsys):
-    assert run("--env=toy") == 0
+    assert run("--env=toy", "--device=cpu") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["s0", "-0.5625", "5.0625", "21.3125", "15.6875", "15.6875"] in lines
     assert ["s2", *["25.0000"] * 5] in lines
@@ -302,6 +302,8 @@ def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, conte
         (["--length=1"], "length must be an integer of at least 2, got 1"),
         (["--num_episodes=0"], "num_episodes must be an integer of at least 1, got 0"),
         (["--num_seeds=0"], "num_seeds must be at least 1, got 0"),
+        (["--seed=2147483647"], "seed + num_seeds - 1 must be below 2**31, got 2147483651"),
+        (["--figure", "--published=missing.csv"], "published must be a CSV, but missing.csv"),
         (["--method=dqn"], "method 'dqn' is unknown; choose from ensemble_mean"),
         (["--discount=1.5"], "discount must be in [0, 1) in float32, got 1.5"),
         (["--figure", "--lengths=ten"], "lengths must be integers"),
@@ -472,7 +474,8 @@ def test_doubtful_plans_are_warned_of():
     [
         (["--env=deep_sea", "--size=3"], "size is not read by env 'deep_sea'"),
         (["--env=chain", "--map=x"], "map must be given for env 'grid' alone"),
-        (["--env=grid"], "map must be given"),
+        (["--env=grid"], "map is missing: pass --map=FILE"),
+        (["--env=grid", f"--map={heat_maps.__cached__}"], "pass a text file with the map"),
         (["--env=grid", "--map=/nowhere"], "cannot be read"),
         (["--env=river", "--size=3"], "did you mean 'river_swim'"),
     ],

@@ -174,6 +174,7 @@ def test_dynamics_of_another_run_give_the_same_run(finished, tmp_path, capsys):
         (["--action_cost=0.2"], "have the action cost 0.1, got 0.2; leave --action_cost out"),
         (["--action_bounds=unit"], "is a Minari dataset, which brings its own"),
         (["--action_bounds=environment", "--env="], "env is missing; pass --env"),
+        (["--dynamics=nowhere"], "dynamics: 'nowhere' holds none; pass the workdir"),
         (["--preset=combo", "--config.real_ratio=1.0"], "regularizer 'combo' compares"),
     ],
 )
@@ -187,8 +188,11 @@ def test_dynamics_that_were_fitted_otherwise_are_refused(finished, tmp_path, cap
     arguments = [f"--dynamics={finished}", "--config.dynamics.patience=2"]
     assert train(tmp_path / "run", *arguments) == 2
     assert "fitted with other values (dynamics: " in capsys.readouterr().err
+    (tmp_path / "dynamics").mkdir()
     assert train(tmp_path / "other", f"--dynamics={tmp_path}") == 2
     assert "holds none that fit this run" in capsys.readouterr().err
+    # Nothing was computed, so that the directory is free for the corrected command.
+    assert train(tmp_path / "other", f"--dynamics={finished}", "--num_steps=4") == 0
 
 
 @pytest.mark.slow
@@ -279,8 +283,10 @@ def test_an_offline_agent_goes_on_online(finished, dataset, tmp_path, capsys):
         actions = [float(policy(np.ones(3))[0]) for policy in policies]
         assert actions[0] == actions[1] != actions[2]
     capsys.readouterr()
-    assert online.main([*ONLINE, f"--init_from={finished}", "--num_seeds=1"]) == 2
+    other = ["--num_seeds=1", f"--workdir={tmp_path / 'other'}"]
+    assert online.main([*ONLINE, f"--init_from={finished}", *other]) == 2
     assert "use --seed=0 --num_seeds=2" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
     assert online.main([*ONLINE, f"--init_from={tmp_path / 'nowhere'}"]) == 2
     assert "pass the workdir of an offline run" in capsys.readouterr().err
 

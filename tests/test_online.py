@@ -169,6 +169,12 @@ def test_policy_loads_and_acts(finished):
         policy(np.zeros(4))
     with pytest.raises(ValueError, match="observation must be finite"):
         policy([0.0, np.nan, 0.0])
+    with pytest.raises(ValueError, match="observation must be finite in float32"):
+        policy(np.array([1e300, 0.0, 0.0]))
+    with pytest.raises(ValueError, match="observation must hold real numbers"):
+        policy(np.array(["a", "b", "c"]))
+    with pytest.raises(ValueError, match=r"key must be a key of JAX.*, got 0"):
+        policy(np.zeros(3), 0)
     with pytest.raises(ValueError, match=r"seed_index must lie in \[0, 2\), got 2"):
         qusac_jax.load_policy(finished, seed_index=2)
     with pytest.raises(ValueError, match=r"seed_index must be an integer of at least 0, got 0.5"):

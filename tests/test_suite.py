@@ -360,6 +360,7 @@ def test_plan_takes_several_action_costs(tmp_path):
         (["--tasks=pendulum", "--slurm=partition=gpu"], "use --launcher=slurm"),
         (["--report"], "holds no suite"),
         (["--report", "--num_steps=3"], "--num_steps=3 has no meaning"),
+        (["--report", "--methods=sac"], "--methods has no meaning"),
     ],
 )
 def test_mistakes_are_named_before_any_run_begins(tmp_path, capsys, arguments, message):
@@ -367,6 +368,11 @@ def test_mistakes_are_named_before_any_run_begins(tmp_path, capsys, arguments, m
     assert suite.main(["suite", f"--workdir={workdir}", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not (workdir / "runs").exists()
+
+
+def test_fewer_steps_than_are_done_are_refused_before_any_run_begins(finished, capsys):
+    assert suite.main(["suite", *command(finished, "--seeds=0", "--num_steps=40")]) == 2
+    assert "num_steps is 40, but 80 steps are done in" in capsys.readouterr().err
 
 
 def test_runs_with_other_settings_are_refused_before_any_begins(finished, capsys):

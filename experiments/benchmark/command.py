@@ -32,7 +32,9 @@ def make_flags() -> flags.FlagValues:
     about = "; ".join(f"{name}: {case.about}" for name, case in CASES.items())
     flags.DEFINE_list("case", None, f"what to time, by default everything. {about}", **define)
     flags.DEFINE_list("method", None, "methods and presets, by default each case's own", **define)
-    flags.DEFINE_list("num_seeds", None, "seeds trained together, by default 1,5,20", **define)
+    flags.DEFINE_list(
+        "num_seeds", None, "seeds trained together, by default 1,5,20; 1 with --quick", **define
+    )
     flags.DEFINE_integer("repeat", None, "calls of a median; 9, or 3 if quick", 1, **define)
     flags.DEFINE_boolean("quick", False, "smaller sizes, in under a minute", **define)
     flags.DEFINE_boolean("baselines", True, "time the plain baselines, too", **define)

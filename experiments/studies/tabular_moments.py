@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli, tabular_figures
+from experiments import cli, files, tabular_figures
 from qusac_jax import posterior, ube
 
 SIZES = (5, 10, 30, 100, 300, 1000, 3000, 10000)
@@ -76,6 +76,7 @@ def make_flags() -> flags.FlagValues:
 
 def run(options) -> None:
     """Prints the errors and draws them."""
+    files.check_writable(options.path)
     table = np.array([errors(seed) for seed in range(options.num_seeds)])
     for size, error in zip(SIZES, table.mean(0), strict=True):
         print(f"N = {size:5d}: relative error {error:.4f}")

@@ -20,7 +20,7 @@ import numpy as np
 from absl import flags
 from matplotlib.figure import Figure
 
-from experiments import cli, style
+from experiments import cli, files, style
 from qusac_jax import linear, posterior
 from qusac_jax._next_values import next_mean, next_variance
 from qusac_jax.tabular import agent, environments, experiment
@@ -241,6 +241,7 @@ def run(options) -> None:
     known = problems(options.method)
     if not options.envs or not set(options.envs) <= set(known):
         raise ValueError(f"envs must be some of {', '.join(known)}, got {options.envs}")
+    files.check_writable(options.path)
     followed = {}
     for name in options.envs:
         followed[name] = follow(known[name], options.seed, options.num_draws)

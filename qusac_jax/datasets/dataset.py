@@ -126,7 +126,8 @@ def check_matches(dataset: Dataset, spec: "Spec") -> None:
         ("actions", "components", dataset.action.shape[1], spec.action_size),
     ):
         if data != env:
-            suggestion = f"--env={dataset.env}" if dataset.env else "the one the data come from"
+            is_other = dataset.env and dataset.env != spec.name
+            suggestion = f"--env={dataset.env}" if is_other else "the one the data come from"
             raise ValueError(
                 f"dataset: {dataset.path}, key {key!r} has {data} {axis} per row, but the "
                 f"environment {spec.name!r} has {env}; evaluate in another environment "

@@ -71,7 +71,7 @@ def save(
     folder = local_root() / dataset_id
     if folder.exists():
         raise _taken(dataset_id, folder)
-    env_spec, action_space = _environment(env_name)
+    env_spec, action_space, num_observed = _environment(env_name)
     checked = [_check(index, episode) for index, episode in enumerate(episodes)]
     observation_size, action_size = _sizes(checked)
     if action_space is None:
@@ -80,6 +80,11 @@ def save(
         raise ValueError(
             f"episodes: actions have {action_size} components, but {env_name!r} has "
             f"{action_space.shape}; pass the environment that the episodes come from"
+        )
+    if num_observed not in (None, observation_size):
+        raise ValueError(
+            f"episodes: observations have {observation_size} numbers, but {env_name!r} has "
+            f"{num_observed}; pass the environment that the episodes come from"
         )
     entries: dict[str, Any] = {**(metadata or {}), ENV_KEY: env_name}
     if reference is not None:
@@ -141,17 +146,25 @@ def _make_namespace(dataset_id: str) -> None:
             namespaces.create_namespace(namespace)
 
 
-def _environment(name: str) -> tuple[Any, spaces.Box | None]:
-    """Gymnasium's spec, if Minari can write it, and the action space of `gym:ID`, else nothing."""
+def _environment(name: str) -> tuple[Any, spaces.Box | None, int | None]:
+    """Gymnasium's spec, if Minari can write it, the action space, and the size of observations.
+
+    Nothing is known of worlds of others, such as `own:world`.
+    """
+    if ":" not in name or name.startswith("dmc:"):
+        from qusac_jax import environments  # slow to import
+
+        spec = environments.spec(name)
+        return None, spaces.Box(-1.0, 1.0, (spec.action_size,), np.float32), spec.observation_size
     if not name.startswith("gym:"):
-        return None, None
+        return None, None, None
     module, _, registered = name.removeprefix("gym:").rpartition(":")
     try:
         if module:  # which registers its environments when it is imported
             importlib.import_module(module)
         spec = gymnasium.spec(registered)
         env = gymnasium.make(spec)
-        space = env.action_space
+        space, num_observed = env.action_space, spaces.flatdim(env.observation_space)
         env.close()
     except Exception as error:  # constructors of other people's environments raise anything
         raise ValueError(
@@ -164,12 +177,14 @@ def _environment(name: str) -> tuple[Any, spaces.Box | None]:
     try:
         spec.to_json()
     except ValueError:  # registered with a class instead of its name, which JSON cannot hold
-        return None, space
-    return spec, space
+        return None, space, num_observed
+    return spec, space, num_observed
 
 
 def _check(index: int, episode: Episode) -> Episode:
     where = f"episode {index}"
+    if not isinstance(episode, Episode):
+        raise ValueError(f"{where} must be a datasets.Episode, got {type(episode).__name__}")
     observation = checks.as_floats(f"{where}, observation", episode.observation, ndim=2)
     action = checks.as_floats(f"{where}, action", episode.action, ndim=2)
     reward = checks.as_floats(f"{where}, reward", episode.reward, ndim=1)

@@ -79,6 +79,8 @@ def metadata_reference(metadata: Mapping[str, Any], where: str) -> ScoreReferenc
 
 def check_reference(reference: ScoreReference) -> ScoreReference:
     """The reference with plain floats; raises `ValueError` unless min_return < max_return."""
+    if len(reference) != len(ScoreReference._fields):
+        raise ValueError(f"reference must be a ScoreReference, got {reference!r}")
     low, high, origin = reference
     numbers = all(
         isinstance(value, int | float | np.number)
@@ -105,12 +107,12 @@ def normalized_score(returns: Any, reference: ScoreReference | None) -> np.ndarr
         Percent in float64, of the shape of `returns`; not clipped.
 
     Raises:
-        ValueError: if the dataset has no reference.
+        ValueError: if the dataset has no reference, or one of equal returns.
     """
     if reference is None:
         raise ValueError(
             "reference: this dataset has no reference returns, so there is no normalized score; "
             "report raw returns, or write ref_min_score and ref_max_score into its metadata"
         )
-    low, high, _ = reference
+    low, high, _ = check_reference(reference)
     return 100.0 * (np.asarray(returns, np.float64) - low) / (high - low)

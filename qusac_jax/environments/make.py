@@ -149,12 +149,15 @@ def _each(bound: float | tuple[float, ...], count: int) -> tuple[float, ...]:
 
 def check_seed(seed: int | None) -> None:
     """Raises `ValueError` unless `seed` is None or fits NumPy's `RandomState`."""
-    if seed is not None and not 0 <= seed < 2**32:
-        raise ValueError(f"seed must be in [0, 2**32), got {seed}; choose a smaller number")
+    is_integer = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    if seed is not None and not (is_integer and 0 <= seed < 2**32):
+        raise ValueError(f"seed must be an integer in [0, 2**32), got {seed!r}; choose another")
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
     """Raises `ValueError` unless there is a seed, and all of them fit."""
+    if np.ndim(seeds) != 1:
+        raise ValueError(f"seeds must be a list of integers, got {seeds!r}; pass e.g. [0]")
     if len(seeds) == 0:
         raise ValueError("seeds must hold at least one seed, got none; pass e.g. [0]")
     for seed in seeds:

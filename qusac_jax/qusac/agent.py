@@ -60,8 +60,12 @@ def observe(state: TrainState, transitions: Transition) -> TrainState:
         The state with the transitions in D, over the oldest ones where it is full.
 
     Raises:
-        ValueError: if B exceeds the capacity.
+        ValueError: if B exceeds the capacity, or a shape is not that of D.
     """
+    lead = np.shape(transitions.reward)
+    if len(lead) != 1:
+        raise ValueError(f"transition.reward must have shape [B], got {lead}")
+    _check_shapes(transitions, state.replay.data, lead)
     learner = normalization.follow(state.learner, transitions.observation, state.replay.size)
     return state._replace(learner=learner, replay=replay.add(state.replay, transitions))
 
@@ -113,7 +117,7 @@ def collect(
         The state and the next action `[A]`.
     """
     key, key_act = jax.random.split(state.key)
-    state = observe(state._replace(key=key), _batch_of_one(transition))
+    state = observe(state._replace(key=key), _batch_of_one(transition, state.replay.data))
     return state, act(state.actor, observation, key_act, config=config, task=task)
 
 
@@ -141,7 +145,7 @@ def train_step(
         ValueError: as `learn`.
     """
     key, key_update, key_act = jax.random.split(state.key, 3)
-    state = observe(state._replace(key=key), _batch_of_one(transition))
+    state = observe(state._replace(key=key), _batch_of_one(transition, state.replay.data))
     count = config.updates_per_step
     state, metrics = _learn(state, key_update, count, config=config, task=task)
     action = act(state.actor, observation, key_act, config=config, task=task)
@@ -221,5 +225,18 @@ def _sample_batches(
     return critic, sample(state.model_data, key_policy)
 
 
-def _batch_of_one(transition: Transition) -> Transition:
+def _check_shapes(given: Transition, there: Transition, lead: tuple[int, ...]) -> None:
+    """Raises `ValueError` for what would be spread over D's shapes without a word."""
+    for name, value, data in zip(Transition._fields, given, there, strict=True):
+        wanted = (*lead, *data.shape[1:])
+        if np.shape(value) != wanted:
+            raise ValueError(
+                f"transition.{name} must have shape {wanted}, got {np.shape(value)}; the task of "
+                f"this state has observations of {there.observation.shape[-1]} numbers and actions "
+                f"of {there.action.shape[-1]}"
+            )
+
+
+def _batch_of_one(transition: Transition, there: Transition) -> Transition:
+    _check_shapes(transition, there, ())
     return jax.tree.map(lambda x: jnp.asarray(x)[None], transition)

@@ -175,7 +175,6 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
 
     # Fits are rarer, and rollouts may start where D was not yet at the last one.
     dynamics = fitting_data.with_range(state.dynamics, state.replay, config.dynamics)
-    state = state._replace(dynamics=dynamics)
     starts, key = _starts(state, key, config, task)
     model_data, member_data = rollouts.refill(
         dynamics_model(config, task),
@@ -192,7 +191,7 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
         discount=config.discount,
         penalty=_penalty(config),
     )
-    return state._replace(model_data=model_data, member_data=member_data)
+    return state._replace(dynamics=dynamics, model_data=model_data, member_data=member_data)
 
 
 def _reset_if_due(learner: Learner, key: chex.PRNGKey, config: Config, task: Task) -> Learner:

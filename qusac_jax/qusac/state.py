@@ -91,7 +91,13 @@ def act(
 
     Returns:
         `[..., A]` in [-1, 1].
+
+    Raises:
+        ValueError: for observations of another size.
     """
+    shape = jnp.shape(observation)
+    if not shape or shape[-1] != task.observation_size:
+        raise ValueError(f"observation must have shape [..., {task.observation_size}], got {shape}")
     module = parts.actor(config, task.action_size)
     if key is None:
         return networks.mean_action(module, actor, observation)

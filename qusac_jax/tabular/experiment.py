@@ -215,10 +215,12 @@ def begin(environment: Environment, seeds: Sequence[int], *, config: Config) -> 
         A `Progress` of no episodes.
 
     Raises:
-        ValueError: if there is no seed.
+        ValueError: if there is no seed, or one that is no integer in [0, 2**31).
     """
-    if not len(seeds):
-        raise ValueError("seeds must hold at least one seed, got none")
+    if np.ndim(seeds) != 1 or not len(seeds):
+        raise ValueError(f"seeds must hold at least one seed, got {seeds!r}; pass e.g. [0]")
+    if max(check_count("seed", seed, least=0) for seed in seeds) >= 2**31:
+        raise ValueError(f"seeds must be below 2**31, got {seeds!r}; choose smaller numbers")
     states = [init(environment, jax.random.key(seed), config=config) for seed in seeds]
     empty = np.zeros((len(seeds), 0), np.float32)
     none = empty.astype(np.int32)

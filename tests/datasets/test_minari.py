@@ -210,6 +210,16 @@ def test_save_refuses_and_leaves_nothing_behind(saved, root, episodes, monkeypat
         save(episodes, env_name="gym:Hopper-v5")
     with pytest.raises(ValueError, match="cannot be built"):
         save(episodes, env_name="gym:NoSuch-v0")
+    with pytest.raises(ValueError, match="there is no environment 'cartpole_swingp'"):
+        save(episodes, env_name="cartpole_swingp")
+    with pytest.raises(
+        ValueError, match="observations have 3 numbers, but 'cartpole_swingup' has 5"
+    ):
+        save(episodes, env_name="cartpole_swingup")
+    with pytest.raises(ValueError, match=r"episode 1 must be a datasets\.Episode, got tuple"):
+        save([episodes[0], tuple(episodes[1])])
+    with pytest.raises(ValueError, match="reference must be a ScoreReference"):
+        save(episodes, reference=(0.0, 1.0))
     with pytest.raises(ValueError, match="min_return < max_return"):
         save(episodes, reference=datasets.ScoreReference(1, 0, "swapped"))
     assert sorted(root.rglob("*")) == before

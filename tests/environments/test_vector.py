@@ -216,6 +216,10 @@ def test_bad_arguments():
         environments.VectorEnvironment("pendulum", [])
     with pytest.raises(ValueError, match="seed must be"):
         environments.VectorEnvironment("pendulum", [0, -3])
+    with pytest.raises(ValueError, match="seed must be an integer"):
+        environments.VectorEnvironment("pendulum", [0.5])
+    with pytest.raises(ValueError, match="seeds must be a list of integers, got 3"):
+        environments.VectorEnvironment("pendulum", 3)
     env = environments.VectorEnvironment("pendulum", [0, 1])
     env.reset()
     with pytest.raises(ValueError, match=r"actions must have shape \(2, 1\)"):

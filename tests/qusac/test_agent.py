@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -317,6 +318,37 @@ def test_batches_are_half_real_and_half_of_the_model_exactly(name):
     by_group = [2.0, 3.0, 4.0] if name == "qusac" else [1.0]
     expected = [np.repeat([-1.0, model], half) for model in by_group]
     np.testing.assert_array_equal(critic.reward, expected)
+
+
+@pytest.mark.parametrize(
+    ("field", "shape"),
+    [("observation", (1,)), ("action", ()), ("reward", (1,)), ("next_observation", (4,))],
+)
+def test_transitions_of_other_shapes_are_refused(alone, field, shape):
+    one = jax.tree.map(lambda x: x[0], random_transitions(0))
+    other = one._replace(**{field: jnp.zeros(shape)})
+    expected = jnp.shape(getattr(one, field))
+    observation = jnp.zeros(3)
+    state = alone.init(jax.random.key(0))
+    message = re.escape(f"transition.{field} must have shape {expected}, got {shape}")
+    for verb in (agent.collect, agent.train_step):
+        with pytest.raises(ValueError, match=message):
+            verb(state, other, observation, config=SMALL, task=TASK)
+    several = random_transitions(0)
+    expected, shape = (14, *expected), (14, *shape)
+    if field == "reward":  # which says how many there are
+        expected = r"[B]"
+    message = re.escape(f"transition.{field} must have shape {expected}, got {shape}")
+    with pytest.raises(ValueError, match=message):
+        jax.jit(agent.observe)(state, several._replace(**{field: jnp.zeros(shape)}))
+    with pytest.raises(ValueError, match=re.escape("must have shape [..., 3], got (2,)")):
+        agent.collect(state, one, jnp.zeros(2), config=SMALL, task=TASK)
+
+
+@pytest.mark.parametrize("values", [(0, 1), (3.5, 1), (3, -1), (3, 1, "never"), (3, 1, None)])
+def test_a_task_has_sizes_and_a_termination(values):
+    with pytest.raises(ValueError, match="must be a"):
+        Task(*values, *(() if len(values) == 3 else (TASK.termination,)))
 
 
 def test_learning_before_the_first_rollouts_is_refused():

@@ -184,6 +184,16 @@ def test_bad_config_is_named(options, message):
         experiment.Config(**options)
 
 
-def test_no_seeds():
-    with pytest.raises(ValueError, match="seeds must hold at least one seed"):
-        experiment.run(environments.deep_sea(4), [], config=config_of("psrl", 4))
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        ([], "seeds must hold at least one seed"),
+        (3, "seeds must hold at least one seed, got 3"),
+        ([0.5], "seed must be an integer"),
+        ([-1], "seed must be an integer of at least 0"),
+        ([0, 2**32], "seeds must be below"),  # it would be 0 once more
+    ],
+)
+def test_seeds_that_are_none(seeds, message):
+    with pytest.raises(ValueError, match=message):
+        experiment.run(environments.deep_sea(4), seeds, config=config_of("psrl", 4))

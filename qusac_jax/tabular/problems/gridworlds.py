@@ -49,7 +49,8 @@ def grid(
     unknown = set(np.unique(board)) - set("#SGH. ")
     if unknown:
         raise ValueError(
-            f"text must hold only '#', 'S', 'G', 'H', '.' and blanks, got {sorted(unknown)}"
+            "text must hold only '#', 'S', 'G', 'H', '.' and blanks, got "
+            f"{''.join(sorted(unknown))!r}"
         )
     is_state = (board == "S") | (board == ".") | (board == " ")
     cells = np.argwhere(is_state)
