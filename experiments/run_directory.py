@@ -32,8 +32,8 @@ _PACKAGES = [
 ]
 _LOCK = ".lock"
 _UNFINISHED = (_LOCK, "config.partial")  # what a process that died at its start may leave
-# What a run leaves behind that has computed something; before, others may use its directory.
-_COMPUTED = ("metrics.csv", "checkpoints/*", "dynamics/*", "summary.json")
+# All that a run's directory holds before anything was computed; until then, others may use it.
+_AT_START = {*_UNFINISHED, "config.json", "checkpoints", "tensorboard", "wandb"}
 _MOST_NAMED = 6  # values that differ, in an error
 _PROGRAM = ("versions", "git_commit", "device")  # what computes, `describe_program`
 # What may differ when a run is continued; everything else decides its results.
@@ -259,15 +259,20 @@ def previous_config(path: str | pathlib.Path, config: dict[str, Any]) -> dict[st
         ValueError: if it cannot be read, or belongs to a run with other values.
     """
     existing = pathlib.Path(path) / "config.json"
-    if not existing.is_file() or not _has_begun(existing.parent):
+    if not existing.is_file():
         return {}
     previous = read_json(existing, "choose another workdir")
+    if _is_at_its_start(existing.parent, previous):
+        return {}
     _check_same(f"workdir {str(path)!r}", previous, json.loads(json.dumps(config)))
     return previous
 
 
-def _has_begun(path: pathlib.Path) -> bool:
-    return any(next(path.glob(pattern), None) for pattern in _COMPUTED)
+def _is_at_its_start(path: pathlib.Path, config: dict[str, Any]) -> bool:
+    """Whether a run has made the directory, and nothing else has come since."""
+    is_of_a_run = all(name in config for name in _PROGRAM)
+    names = {entry.name for entry in path.iterdir()}
+    return is_of_a_run and names <= _AT_START and not any(path.glob("checkpoints/*"))
 
 
 def is_in_use(path: pathlib.Path) -> bool:

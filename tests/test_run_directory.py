@@ -19,10 +19,11 @@ def test_a_start_that_was_cut_short_does_not_lock_the_directory(tmp_path, left):
 
 @pytest.mark.parametrize("computed", ["metrics.csv", "checkpoints/10", "dynamics/0"])
 def test_a_directory_is_its_runs_from_when_something_was_computed(tmp_path, computed):
-    RunDirectory(tmp_path, {"env": "y"}).close()
+    program = {"versions": {}, "git_commit": None, "device": "x"}
+    RunDirectory(tmp_path, {"env": "y"} | program).close()
     (tmp_path / "checkpoints").mkdir()
-    RunDirectory(tmp_path, {"env": "x"}).close()
-    assert json.loads((tmp_path / "config.json").read_text()) == {"env": "x"}
+    RunDirectory(tmp_path, {"env": "x"} | program).close()
+    assert json.loads((tmp_path / "config.json").read_text()) == {"env": "x"} | program
     (tmp_path / computed).parent.mkdir(exist_ok=True)
     (tmp_path / computed).write_text("")
     RunDirectory(tmp_path, {"env": "x"}).close()
@@ -30,6 +31,15 @@ def test_a_directory_is_its_runs_from_when_something_was_computed(tmp_path, comp
         RunDirectory(tmp_path, {"env": "y"})
     with pytest.raises(ValueError, match=r"a: None there, 0 now.*f: None there.*; and 2 more\)"):
         RunDirectory(tmp_path, {"env": "x"} | dict.fromkeys("abcdefgh", 0))
+
+
+@pytest.mark.parametrize("other", ["config.json", "notes.txt"])
+def test_a_config_of_somebody_else_is_left_alone(tmp_path, other):
+    (tmp_path / "config.json").write_text('{"model": "theirs"}')
+    (tmp_path / other).write_text('{"model": "theirs"}')
+    with pytest.raises(ValueError, match="other values"):
+        RunDirectory(tmp_path, {"env": "x"})
+    assert (tmp_path / "config.json").read_text() == '{"model": "theirs"}'
 
 
 def test_a_full_disk_leaves_the_file_as_it_was_and_takes_no_room(tmp_path, monkeypatch):
