@@ -9,6 +9,7 @@ import pytest
 
 from experiments import cost, online, tabular, tabular_cost
 from qusac_jax import _memory, posterior, qusac
+from qusac_jax.environments import TERMINATIONS
 from qusac_jax.tabular import agent, environments, experiment
 
 CPU = jax.devices("cpu")[:1]
@@ -150,7 +151,8 @@ def test_available_memory_is_that_of_the_device_or_the_host(tmp_path, monkeypatc
 
 
 def test_small_sizes_are_named_where_networks_are_larger():
-    task = qusac.Task(observation_size=3, action_size=1, termination=None)
+    never = TERMINATIONS["never"]
+    task = qusac.Task(observation_size=3, action_size=1, termination=never)
     step = lambda: None
 
     def small_seconds(config):
