@@ -17,7 +17,8 @@ from experiments import cli, config_file, cost, jax_settings
 from experiments.collect_run import CollectRun
 from experiments.dataset_maker import DatasetMaker, Stopped, table
 from experiments.dataset_shelf import Shelf
-from experiments.run_directory import RunDirectory, describe_program
+from experiments.provenance import describe_program
+from experiments.run_directory import RunDirectory
 from experiments.run_setup import Setup
 from qusac_jax import environments, qusac
 from qusac_jax.datasets.loading import local_root

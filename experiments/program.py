@@ -21,8 +21,9 @@ from experiments import (
     wandb_logger,
 )
 from experiments.processes import Processes
+from experiments.provenance import describe_program
 from experiments.run import Run
-from experiments.run_directory import FollowedDirectory, RunDirectory, describe_program
+from experiments.run_directory import FollowedDirectory, RunDirectory
 from experiments.run_setup import Setup
 from experiments.trace import Trace
 from qusac_jax import environments, qusac

@@ -2,34 +2,16 @@
 
 import csv
 import fcntl
-import importlib.metadata
 import io
 import json
 import os
 import pathlib
-import subprocess
 from collections.abc import Callable
 from typing import IO, Any
-
-import jax
 
 from experiments.files import flatten, read_json
 from experiments.loggers import Logger, TensorBoard
 
-_PACKAGES = [
-    "qusac_jax",
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "distrax",
-    "gymnasium",
-    "shimmy",
-    "dm_control",
-    "mujoco",
-    "orbax-checkpoint",
-    "numpy",
-]
 _LOCK = ".lock"
 _UNFINISHED = (_LOCK, "config.partial")  # what a process that died at its start may leave
 # All that a run's directory holds before anything was computed; until then, others may use it.
@@ -284,37 +266,6 @@ def is_in_use(path: pathlib.Path) -> bool:
     except ValueError:
         return True
     return False
-
-
-def describe_program() -> dict[str, Any]:
-    """Versions, commit and device, for config.json."""
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    device = jax.devices()[0]
-    return {
-        "versions": versions,
-        "git_commit": _git_commit(),
-        "device": f"{len(jax.devices())} x {device.platform} ({device.device_kind})",
-    }
-
-
-def _git_commit() -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=pathlib.Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 def _lock(path: pathlib.Path) -> IO[str]:

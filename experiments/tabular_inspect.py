@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import jax
 
 from experiments import cli, tabular_environments, tabular_figures, tabular_run
-from experiments.run_directory import RunDirectory, describe_program
+from experiments.provenance import describe_program
+from experiments.run_directory import RunDirectory
 from qusac_jax.tabular import agent, experiment
 from qusac_jax.tabular.environment import Environment
 

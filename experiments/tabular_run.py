@@ -15,7 +15,8 @@ from tqdm import tqdm
 
 from experiments import cli, cost, files, tabular_environments
 from experiments import seeds as spread
-from experiments.run_directory import RunDirectory, describe_program
+from experiments.provenance import describe_program
+from experiments.run_directory import RunDirectory
 from qusac_jax.checkpoint import Checkpointer
 from qusac_jax.tabular import agent, environments, experiment
 

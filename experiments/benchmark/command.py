@@ -16,7 +16,7 @@ from experiments import cli, files
 from experiments.benchmark import measure, table, torch_agent, torch_baseline
 from experiments.benchmark.cases import CASES
 from experiments.benchmark.jobs import Job, Setting
-from experiments.run_directory import describe_program
+from experiments.provenance import describe_program
 from qusac_jax import _memory, environments
 from qusac_jax._fields import check_choice
 
