@@ -83,4 +83,5 @@ class Evaluator:
                 for e in range(setup.eval_episodes)
             ],
             action_cost=setup.action_cost,
+            num_processes=setup.env_processes,
         )

@@ -31,7 +31,12 @@ class OnlineRun(Run):
         """
         super().__init__(setup)
         self._init_from = init_from
-        self._env = environments.vector(setup.env, self._seeds, action_cost=setup.action_cost)
+        self._env = environments.vector(
+            setup.env,
+            self._seeds,
+            action_cost=setup.action_cost,
+            num_processes=setup.env_processes,
+        )
         both = {"config": self._config, "task": self._task}
         self._act = self._mapped(qusac.act, **both)
         self._refresh = self._mapped(qusac.refresh, donate=(0,), **both)
@@ -167,6 +172,7 @@ class OnlineRun(Run):
             self._setup.env,
             [seeds.later(seed, self.step) for seed in self._seeds],
             action_cost=self._setup.action_cost,
+            num_processes=self._setup.env_processes,
         )
         self._observation = self._env.reset()
         keys = jax.vmap(lambda key: jax.random.fold_in(key, self.step))(self._program_keys)

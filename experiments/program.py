@@ -15,7 +15,9 @@ from experiments import (
     config_file,
     cost,
     evaluation,
+    files,
     jax_settings,
+    own_cores,
     processes,
     unread,
     wandb_logger,
@@ -101,6 +103,13 @@ def define_flags(
         ["exact", "restart"],
         "exact: environments go on where they were; restart: a continued run begins its episodes "
         "anew, for environments that cannot be saved",
+        **define,
+    )
+    flags.DEFINE_integer(
+        "env_processes",
+        1,
+        "that step environments at the same time, those of evaluations, too; 0: one for each core",
+        0,
         **define,
     )
     jax_settings.define_flags(values)
@@ -244,6 +253,8 @@ def train(
         devices = everyone.devices(len(own_seeds), devices)
         task = task_of(options, spec, config)
         check_environment(options, spec.name)
+        if options.env_processes != 1 and environments.functional.is_functional(spec.name):
+            files.warn(f"env_processes has no effect: {spec.name!r} steps on the device")
         unread.warn(config, cli.given_fields(options, "config"), is_offline="dataset" in about)
         if options.memory:
             print(cost.describe_memory(config, task, len(own_seeds), devices))
@@ -269,6 +280,7 @@ def train(
             reward_threshold=options.reward_threshold,
             devices=devices,
             keep_checkpoints=options.keep_checkpoints,
+            env_processes=options.env_processes or own_cores.count(),
             restarts_env=options.resume_env == "restart",
             processes=everyone,
             trace=trace,

@@ -27,6 +27,7 @@ class Setup:
     reward_threshold: float  # a step with a larger reward counts as rewarded
     devices: Sequence[Any]  # of this process
     keep_checkpoints: int = 2
+    env_processes: int = 1  # that step environments on the host
     restarts_env: bool = False  # checkpoints do not hold environments: their episodes begin anew
     processes: Processes = dataclasses.field(default_factory=Processes)
     trace: Trace = dataclasses.field(default_factory=Trace)  # of its learning steps

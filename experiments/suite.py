@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import cli, files, suite_jobs, suite_plan, suite_queue, suite_report
+from experiments import cli, files, own_cores, suite_jobs, suite_plan, suite_queue, suite_report
 from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS
 
@@ -82,7 +82,7 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
         files.check_writable(workdir / name)
     launcher = suite_jobs.Launcher(options.launcher, jobs, parameters)
     count = options.jobs or (_LOCAL_JOBS if launcher.is_local else _MANY)
-    slots = suite_jobs.shares(suite_jobs.own_cores(), min(count, len(planned)))
+    slots = suite_jobs.shares(own_cores.usable(), min(count, len(planned)))
     with cli.stop_signals() as stopped:
         number = suite_queue.work(planned, launcher, slots, stopped)
     code = _report(runs, jobs, workdir, planned)

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from experiments import own_cores
+
 # Local jobs have no time limit, which submitit cannot say.
 _NO_LIMIT = 10 * 365 * 24 * 60  # minutes
 _SLURM_TIME = 24 * 60  # minutes, unless --slurm=time=... says otherwise
@@ -183,11 +185,6 @@ def shares(cores: Sequence[int], count: int) -> list[list[int]]:
     return [list(cores[low:high]) for low, high in itertools.pairwise(bounds)]
 
 
-def own_cores() -> list[int]:
-    """Those that this process may use; empty where the system does not say."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-
-
 def last_error(folder: pathlib.Path) -> str:
     """The last error that the latest job of a run has written; empty if there is none."""
     logs = sorted(folder.glob("*_log.err"), key=lambda path: path.stat().st_mtime)
@@ -206,7 +203,7 @@ def _inherited(cores: Sequence[int]) -> Iterator[None]:
 
     submitit's local executor has no way to say either, and kills its job a second after a Ctrl-C.
     """
-    before = own_cores()
+    before = own_cores.usable()
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         if cores:

@@ -13,6 +13,7 @@ _OF_ROLLOUTS = {
     "fit_every",
     "rollouts_per_step",
     "rollout_length",
+    "random_first_actions",
     "retain_refreshes",
     "real_ratio",
     "num_members",

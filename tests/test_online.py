@@ -70,6 +70,11 @@ def wait_for_checkpoint(process, workdir):
         time.sleep(0.02)
 
 
+def children_of(pid):
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in children.read_text().split()] if children.exists() else []
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "finished"
@@ -188,14 +193,18 @@ def test_policy_that_is_not_there_is_named(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGKILL, -9), (signal.SIGTERM, 143)],
+    ("number", "code", "num_processes"),
+    [(signal.SIGKILL, -9, 1), (signal.SIGTERM, 143, 1), (signal.SIGTERM, 143, 2)],
 )
-def test_interrupted_and_continued_equals_undisturbed(finished, tmp_path, number, code):
+def test_interrupted_and_continued_equals_undisturbed(
+    finished, tmp_path, number, code, num_processes
+):
     workdir = tmp_path / "interrupted"
-    process = start(*TINY, f"--workdir={workdir}")
+    process = start(*TINY, f"--workdir={workdir}", f"--env_processes={num_processes}")
     wait_for_checkpoint(process, workdir)
-    os.kill(process.pid, number)
+    # As a job manager does, to those that step environments first.
+    for pid in [*children_of(process.pid), process.pid]:
+        os.kill(pid, number)
     _, err = process.communicate(timeout=120)
     assert process.returncode == code
     assert ("stopping and saving" in err) == (number == signal.SIGTERM)

@@ -28,6 +28,7 @@ OTHERS = {
     "fit_every": 6,
     "rollouts_per_step": 4,
     "rollout_length": 3,
+    "random_first_actions": 0.5,
     "retain_refreshes": 2,
     "real_ratio": 0.5,
     "num_members": 3,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from experiments import own_cores
 from experiments.benchmark import measure
 
 # Seconds for which NumPy's threads may keep their cores busy after a solve.
@@ -23,7 +24,7 @@ def numpy_threads() -> Iterator[str]:
     Yields:
         What the baseline is called.
     """
-    name, count = f"NumPy {np.__version__}", measure.threads()
+    name, count = f"NumPy {np.__version__}", own_cores.count()
     try:
         threadpoolctl = importlib.import_module("threadpoolctl")
     except ModuleNotFoundError:

@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, files
+from experiments import cli, files, own_cores
 from experiments.benchmark import measure, table, torch_agent, torch_baseline
 from experiments.benchmark.cases import CASES
 from experiments.benchmark.jobs import Job, Setting
@@ -62,7 +62,7 @@ def run(options: flags.FlagValues) -> int:
             files.check_writable(path)
     device = cli.select_device(options.device)[0]
     limits = measure.limits()
-    first, about = limits, describe_program() | {"threads": measure.threads()}
+    first, about = limits, describe_program() | {"threads": own_cores.count()}
     if setting.has_baselines and torch_agent.torch is None:
         _say(torch_baseline.INSTALL)
     print(f"{table.heading(about, first)}\n{table.HEADER}", flush=True)

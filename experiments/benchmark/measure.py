@@ -1,7 +1,6 @@
 """Seconds of compiled functions, what XLA says they cost, and what the machine does at most."""
 
 import functools
-import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -117,13 +116,6 @@ def limits() -> Limits:
     probe = _CPU_PROBE if jax.default_backend() == "cpu" else _ACCELERATOR_PROBE
     copies = [_copy_rate(size, probe) for size in probe.copy_bytes]
     return Limits(_matmul_rate(probe), max(copies), copies[-1], _counts_loops_once())
-
-
-def threads() -> int:
-    """Cores that this process may use: as many threads has XLA on a CPU."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def in_words(count: int) -> str:

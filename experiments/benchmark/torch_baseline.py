@@ -3,6 +3,7 @@
 import functools
 import statistics
 
+from experiments import own_cores
 from experiments.benchmark import measure
 from experiments.benchmark.jobs import Baseline
 from experiments.benchmark.torch_agent import Batch, Learner, Noise, device, is_known, torch
@@ -25,7 +26,7 @@ def baseline(config: Config, task: Task, repeat: int) -> Baseline | None:
     """
     if torch is None or not is_known(config):
         return None
-    torch.set_num_threads(measure.threads())
+    torch.set_num_threads(own_cores.count())
     torch.set_float32_matmul_precision("high")  # on GPUs the precision that JAX takes by default
     learner = Learner.new(config, task)
     data = _Data(config, task)

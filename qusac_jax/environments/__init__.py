@@ -7,6 +7,7 @@ from qusac_jax.environments.device_vector import AnyVector, DeviceVector, vector
 from qusac_jax.environments.functional import FunctionalEnvironment
 from qusac_jax.environments.make import Spec, make, spec
 from qusac_jax.environments.names import ALIASES, PAPER_TASKS, check_name
+from qusac_jax.environments.process_vector import ProcessVector
 from qusac_jax.environments.streams import StepResult
 from qusac_jax.environments.termination import TERMINATIONS, termination_fn
 from qusac_jax.environments.vector import STATE_FIELDS, VectorEnvironment
@@ -22,6 +23,7 @@ __all__ = [
     "DeviceVector",
     "FaultyEnvironmentError",
     "FunctionalEnvironment",
+    "ProcessVector",
     "Recording",
     "Spec",
     "StepResult",

@@ -16,6 +16,7 @@ from qusac_jax.environments.action_cost import FaultyEnvironmentError
 from qusac_jax.environments.functional import FunctionalEnvironment
 from qusac_jax.environments.make import Spec, check_seeds, spec
 from qusac_jax.environments.names import DEVICE_FAMILIES, parse_name
+from qusac_jax.environments.process_vector import ProcessVector
 from qusac_jax.environments.streams import StepResult, Stream
 from qusac_jax.environments.vector import VectorEnvironment
 
@@ -141,22 +142,31 @@ class DeviceVector:
         """There is nothing to free."""
 
 
-AnyVector = VectorEnvironment | DeviceVector
+AnyVector = VectorEnvironment | ProcessVector | DeviceVector
 
 
-def vector(name: str, seeds: Sequence[int], *, action_cost: float | None = None) -> AnyVector:
+def vector(
+    name: str, seeds: Sequence[int], *, action_cost: float | None = None, num_processes: int = 1
+) -> AnyVector:
     """Copies of one environment, whether it is stepped on the host or on the device.
 
     Args:
         name: as for `make`, or as for `functional.load`.
         seeds: R >= 1, one for each copy, in [0, 2**32).
         action_cost: rho >= 0; by default that of the paper for its tasks and 0 for all others.
+        num_processes: those that step environments on the host; 1 is the caller's own, more are
+            started. Results do not depend on it.
 
     Raises:
-        ValueError: as `VectorEnvironment` and `DeviceVector`.
+        ValueError: as `VectorEnvironment` and `DeviceVector`, and if there is to be no process.
     """
-    on_device = parse_name(name).family in DEVICE_FAMILIES
-    return (DeviceVector if on_device else VectorEnvironment)(name, seeds, action_cost=action_cost)
+    if num_processes < 1:
+        raise ValueError(f"num_processes must be at least 1, got {num_processes}")
+    if parse_name(name).family in DEVICE_FAMILIES:
+        return DeviceVector(name, seeds, action_cost=action_cost)
+    if min(num_processes, len(seeds)) > 1:
+        return ProcessVector(name, seeds, action_cost=action_cost, num_processes=num_processes)
+    return VectorEnvironment(name, seeds, action_cost=action_cost)
 
 
 def not_finite(name: str) -> str:

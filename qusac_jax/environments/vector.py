@@ -158,7 +158,7 @@ class VectorEnvironment:
             ValueError: if the tree belongs to another environment, or lost precision on its way.
         """
         num_envs = len(self._envs)
-        environment_state.check_tree(tree, self._expected_tree())
+        environment_state.check_tree(tree, self.state_shapes())
         for i, env in enumerate(self._envs):
             part = environment_state.Captured(
                 physics=np.asarray(tree["physics"])[i],
@@ -173,7 +173,8 @@ class VectorEnvironment:
         self._length = np.array(tree["episode_length"])
         return self._observation.copy()
 
-    def _expected_tree(self) -> dict[str, tuple[tuple[int | None, ...], type]]:
+    def state_shapes(self) -> dict[str, tuple[tuple[int | None, ...], type]]:
+        """Shapes and dtypes of `state`; None where the environment's name decides."""
         num_envs = len(self._envs)
         physics, model = environment_state.sizes(self._envs[0])
         return {

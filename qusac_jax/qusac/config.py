@@ -166,6 +166,9 @@ class Config:
     rollout_length: int = checked(5, _fields.integer(1))  # k
     # uniform: anywhere in D, as in the paper; values: see `starts.by_value`.
     rollout_starts: RolloutStarts = "uniform"
+    # Share of the rollouts whose first action is uniform: critics and U-net then learn, too, what
+    # comes of actions that the policy would not take.
+    random_first_actions: float = checked(0.0, _fields.fraction)
     # Δ: after so many times of rolling out, D_model is overwritten.
     retain_refreshes: int = checked(1, _fields.integer(1))
     penalty: str | None = None  # taken off the rewards of rollouts: mopo, or None

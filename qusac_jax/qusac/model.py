@@ -189,6 +189,7 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
         length=config.rollout_length,
         critic_steps=config.critic_steps,
         discount=config.discount,
+        random_first_actions=config.random_first_actions,
         penalty=_penalty(config),
     )
     return state._replace(dynamics=dynamics, model_data=model_data, member_data=member_data)

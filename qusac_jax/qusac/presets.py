@@ -49,9 +49,13 @@ _EXPLORE = Config(
     rollouts_per_step=200,
     rollout_length=10,
     rollout_starts="values",
+    random_first_actions=0.2,
     normalize_observations=True,
     dynamics=DynamicsConfig(
-        normalize_inputs="range", normalize_targets=True, clip_observations=True
+        normalize_inputs="range",
+        normalize_targets=True,
+        clip_observations=True,
+        clip_rewards=True,
     ),
 )
 # Batches half of D, half of model data: the data mixing of appendix E.1.
@@ -63,11 +67,14 @@ PRESETS: Mapping[str, Config] = types.MappingProxyType(
         "qusac": Config(),
         "explore": _EXPLORE,
         # The same with the paper's variance. Values can differ only if members expect different
-        # rewards where they have no data: a prior, as in the paper's tabular belief.
+        # rewards where they have no data: a prior, as in the paper's tabular belief. It may exceed
+        # all rewards that D has.
         "explore_upper_bound": dataclasses.replace(
             _EXPLORE,
             method="upper_bound",
-            dynamics=dataclasses.replace(_EXPLORE.dynamics, reward_prior_scale=1.0),
+            dynamics=dataclasses.replace(
+                _EXPLORE.dynamics, reward_prior_scale=1.0, clip_rewards=False
+            ),
         ),
         "paper": _PAPER,
         "paper_mbpo": _mbpo(_PAPER),
@@ -128,6 +135,7 @@ def offline(config: Config) -> Config:
         rollouts_per_step=50,
         rollout_length=15,
         rollout_starts="uniform",
+        random_first_actions=0.0,
         normalize_observations=False,
         reset_every=0,
         critic_steps=1,
@@ -138,6 +146,7 @@ def offline(config: Config) -> Config:
             normalize_inputs="deviation",
             normalize_targets=False,
             clip_observations=True,
+            clip_rewards=False,
             reward_prior_scale=0.0,
             patience=5,
             max_epochs=100,

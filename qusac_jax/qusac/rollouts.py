@@ -34,6 +34,7 @@ def rollout(
     *,
     length: int,
     randomize_members: bool,
+    random_first_actions: float = 0.0,
     penalty: Penalty | None = None,
 ) -> tuple[replay.Transition, jax.Array]:
     """Rolls the policy through the learned dynamics, sampling next states and rewards.
@@ -51,6 +52,7 @@ def rollout(
         key: consumed.
         length: K.
         randomize_members: which of the two.
+        random_first_actions: share of the rollouts that take a uniform action first, in [0, 1].
         penalty: what is taken off the rewards, by the predictions of all members at a pair; None
             takes nothing off.
 
@@ -60,6 +62,12 @@ def rollout(
 
     num_members, per_member, observation_size = start.shape
     num_rollouts = num_members * per_member
+    first_action = None
+    if random_first_actions:
+        key, key_first = jax.random.split(key)
+        action_size = jax.eval_shape(policy, start, key).shape[-1]
+        shape = (*start.shape[:-1], action_size)
+        first_action = _first_actions(key_first, random_first_actions, shape)
 
     def step(carry: tuple[jax.Array, jax.Array], draws: _Draws):
         observation, alive = carry
@@ -67,6 +75,9 @@ def rollout(
             shuffled = lambda x: x.reshape(num_rollouts, -1)[draws.order].reshape(x.shape)
             observation, alive = shuffled(observation), shuffled(alive)
         action = policy(observation, draws.key_action)
+        if first_action is not None:
+            is_random, uniform = first_action
+            action = jnp.where(draws.is_first & is_random, uniform, action)
         mean, std = dynamics_lib.predict(model, dynamics, observation, action)
         drawn = mean + std * draws.noise.reshape(mean.shape)
         # Before it is clipped: D may never have been where episodes end.
@@ -88,7 +99,7 @@ def rollout(
         num_outputs=observation_size + 1,
         randomize_members=randomize_members,
     )
-    draws = jax.vmap(draw)(jax.random.split(key, length))
+    draws = jax.vmap(draw)(jnp.arange(length) == 0, jax.random.split(key, length))
     _, (transitions, mask) = jax.lax.scan(step, (start, alive), draws)
     return transitions, mask
 
@@ -96,18 +107,35 @@ def rollout(
 class _Draws(NamedTuple):
     """What a step of N B rollouts takes from chance."""
 
+    is_first: jax.Array  # [] whether it is the first step
     key_action: chex.PRNGKey
     noise: jax.Array  # [N * B * (O + 1)] standard normal
     order: jax.Array | None  # [N * B] the rollouts' new places; None where all stay
 
 
+def _first_actions(
+    key: chex.PRNGKey, share: float, shape: tuple[int, ...]
+) -> tuple[jax.Array, jax.Array]:
+    """Which rollouts take a random action first, `[N, B, 1]`, and uniform ones `[N, B, A]`."""
+    key_which, key_action = jax.random.split(key)
+    which = jax.random.bernoulli(key_which, share, (*shape[:-1], 1))
+    return which, jax.random.uniform(key_action, shape, minval=-1.0, maxval=1.0)
+
+
 def _draw(
-    key: chex.PRNGKey, *, num_rollouts: int, num_outputs: int, randomize_members: bool
+    is_first: jax.Array,
+    key: chex.PRNGKey,
+    *,
+    num_rollouts: int,
+    num_outputs: int,
+    randomize_members: bool,
 ) -> _Draws:
     """Of one step. For all steps before the first, and flat: XLA on CPU is five times as fast."""
     key_action, key_noise, key_order = jax.random.split(key, 3)
     order = jax.random.permutation(key_order, num_rollouts) if randomize_members else None
-    return _Draws(key_action, jax.random.normal(key_noise, (num_rollouts * num_outputs,)), order)
+    return _Draws(
+        is_first, key_action, jax.random.normal(key_noise, (num_rollouts * num_outputs,)), order
+    )
 
 
 def num_chunks(num_rollouts: int, num_members: int) -> tuple[int, int]:
@@ -134,6 +162,7 @@ def refill(
     length: int,
     critic_steps: int,
     discount: float,
+    random_first_actions: float = 0.0,
     penalty: Penalty | None = None,
 ) -> tuple[replay.Buffer[replay.Transition], replay.Buffer[multistep.Steps] | None]:
     """Adds new rollouts to D_model and to D_1..D_N.
@@ -152,6 +181,7 @@ def refill(
         length: K.
         critic_steps: the most steps that D_1..D_N take as one.
         discount: γ, of these.
+        random_first_actions: see `rollout`.
         penalty: see `rollout`.
 
     Returns:
@@ -172,6 +202,7 @@ def refill(
             key_roll,
             length=length,
             randomize_members=randomize,
+            random_first_actions=random_first_actions,
             penalty=penalty,
         )
 

@@ -61,6 +61,28 @@ def test_consistent_rollouts_stay_with_their_member():
     assert mask.all()
 
 
+@pytest.mark.parametrize("randomize_members", [False, True])
+def test_a_share_of_rollouts_takes_a_uniform_action_first(randomize_members):
+    transitions, _ = rollouts.rollout(
+        MODEL,
+        counting_dynamics(),
+        policy,
+        never,
+        jnp.zeros((N, 2_000, 1)),
+        jax.random.key(0),
+        length=3,
+        randomize_members=randomize_members,
+        random_first_actions=0.25,
+    )
+    first, *later = np.asarray(transitions.action)[..., 0]
+    drawn = first[first != 0.0]  # the policy's is 0
+    np.testing.assert_allclose(len(drawn) / first.size, 0.25, atol=0.02)
+    assert -1.0 <= drawn.min() < -0.99
+    assert 0.99 < drawn.max() <= 1.0
+    np.testing.assert_allclose([drawn.mean(), drawn.var()], [0.0, 1 / 3], atol=0.05)
+    assert not np.any(later)
+
+
 def test_randomized_rollouts_meet_every_member_equally_often():
     transitions, _ = roll(never, jnp.zeros((N, 500, 1)), randomize_members=True)
     added = np.asarray(transitions.next_observation - transitions.observation)[..., 0]

@@ -65,17 +65,20 @@ def test_what_no_member_has_any_idea_of_counts_for_one():
 
 def test_information_gain_compares_what_is_unknown_with_noise():
     # Two members, three states, variances over them 1/2 and 0. As much noise as that in the first
-    # component, much more in the second state, none to speak of in the third.
+    # component, much more in the second state, little in the third.
     change = jnp.broadcast_to(jnp.array([[1.0, 5.0], [2.0, 5.0]])[:, None], (2, 3, 2))
-    noise = jnp.sqrt(jnp.array([0.5, 1e6, 0.5 / (np.e**4 - 1)]))
+    noise = jnp.sqrt(jnp.array([0.5, 1e6, 0.5 / (np.e**4 - 1)]) - 0.03**2)
     noise = jnp.broadcast_to(noise[None, :, None], (2, 3, 2))
     gain = uncertainty.information_gain(change, noise)
     np.testing.assert_allclose(gain, [0.25 * np.log(2), 0.0, 1.0], rtol=1e-5, atol=1e-6)
-    # No unit of the observation matters.
-    units = jnp.array([1e-3, 10.0])
-    np.testing.assert_allclose(
-        uncertainty.information_gain(units * change, units * noise), gain, rtol=1e-5
-    )
+
+
+def test_what_is_known_to_a_fraction_of_a_deviation_tells_little():
+    # Members that agree to 0.003 deviations and expect as little noise: half of log 2 without what
+    # is negligible, half of log(1 + 0.01) with it.
+    change = jnp.array([[[0.0]], [[np.sqrt(2) * 0.003]]])
+    gain = uncertainty.information_gain(change, jnp.full((2, 1, 1), 0.003))
+    np.testing.assert_allclose(gain, [0.5 * np.log1p(0.01 / 1.01)], rtol=1e-4)
 
 
 def test_centered_ignores_what_critics_differ_in_by_a_constant():

@@ -1,0 +1,104 @@
+"""Environments in processes of their own: the same as in one, and what happens when one ends."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from qusac_jax import environments
+
+SHORT = "gym:tests.short_env:Short-v0"  # ends and is cut off within a few steps
+SEEDS = [3, 4, 5]
+
+
+@pytest.fixture
+def both():
+    """Three environments in two processes, and in this one."""
+    pair = [environments.vector(SHORT, SEEDS, num_processes=n) for n in (2, 1)]
+    yield pair
+    for env in pair:
+        env.close()
+
+
+def actions(num_steps, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, (num_steps, len(SEEDS), 1))
+
+
+def assert_same_steps(env, expected, num_steps, *, active=None):
+    for action in actions(num_steps):
+        for field, got, wanted in zip(
+            environments.StepResult._fields,
+            env.step(action, active),
+            expected.step(action, active),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(got, wanted, err_msg=field)
+            assert got.dtype == wanted.dtype, field
+
+
+def test_they_are_those_of_one_process(both):
+    env, expected = both
+    assert isinstance(env, environments.ProcessVector)
+    assert (len(env), env.spec) == (3, expected.spec)
+    np.testing.assert_array_equal(env.reset(), expected.reset())
+    assert_same_steps(env, expected, 20)
+    assert_same_steps(env, expected, 5, active=np.array([True, False, True]))
+
+
+def test_their_state_goes_on_in_any_number_of_processes(both):
+    env, expected = both
+    env.reset()
+    expected.reset()
+    assert_same_steps(env, expected, 5)
+    saved = env.state()
+    assert saved.keys() == expected.state().keys()
+    for key, value in expected.state().items():
+        np.testing.assert_array_equal(saved[key], value, err_msg=key)
+    others = [environments.vector(SHORT, [7, 8, 9], num_processes=n) for n in (3, 1)]
+    for other in others:
+        np.testing.assert_array_equal(other.set_state(saved), saved["observation"])
+    assert_same_steps(*others, 15)
+    others[0].close()
+
+
+def test_mistakes_are_those_of_one_process(both):
+    env, _ = both
+    env.reset()
+    with pytest.raises(ValueError, match=r"actions must have shape \(3, 1\)"):
+        env.step(np.zeros((2, 1)))
+    with pytest.raises(ValueError, match=r"action for 'gym:tests\.short_env.* finite"):
+        env.step([[0.0], [np.nan], [0.0]])
+    # The others' answers to that are not left over.
+    np.testing.assert_array_equal(env.step(np.zeros((3, 1)), np.zeros(3, bool)).reward, np.zeros(3))
+    few = {key: value[:2] for key, value in env.state().items()}
+    with pytest.raises(ValueError, match=r"'observation' must be float32\[3, "):
+        env.set_state(few)
+    with pytest.raises(ValueError, match="there is no environment 'nonsense'"):
+        environments.vector("nonsense", SEEDS, num_processes=2)
+    with pytest.raises(ValueError, match="seed must be an integer in"):
+        environments.vector(SHORT, [1, 2**32], num_processes=2)
+    with pytest.raises(ValueError, match="num_processes must be at least 1, got 0"):
+        environments.vector(SHORT, SEEDS, num_processes=0)
+
+
+def test_a_process_that_has_ended_is_an_error(both):
+    env, _ = both
+    env.reset()
+    os.kill(env._workers[1]._process.pid, signal.SIGKILL)
+    with pytest.raises(ChildProcessError, match="has ended, exit status -9; continue from the"):
+        env.step(np.zeros((3, 1)))
+
+
+def test_they_end_with_the_process_that_started_them():
+    code = (
+        "import os, signal\n"
+        "from qusac_jax import environments\n"
+        f"env = environments.vector({SHORT!r}, [1, 2], num_processes=2)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    # The pipe is theirs, too: it is at its end when all of them are.
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=120)
+    assert done.returncode == -signal.SIGKILL
