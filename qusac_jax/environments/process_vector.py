@@ -3,12 +3,13 @@
 Axes: R environments, O observation size, A action size.
 """
 
+import functools
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from multiprocessing import connection
 from typing import Any, NoReturn
 
@@ -20,6 +21,16 @@ from qusac_jax.environments.streams import StepResult
 
 # What stops a run reaches its processes, too. They wait: it still asks them for their state.
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
+_OBSERVATIONS = ("next_observation", "observation")
+
+
+@functools.cache
+def step_record(observation_size: int) -> np.dtype:
+    """One environment's row of a `StepResult`, whose bytes a process answers with."""
+    kinds = {name: np.float32 for name in ("reward", "task_reward")}
+    kinds |= {name: np.bool_ for name in ("terminated", "truncated")}
+    kinds |= {name: (np.float32, (observation_size,)) for name in _OBSERVATIONS}
+    return np.dtype([(name, kinds.get(name, np.float64)) for name in StepResult._fields])
 
 
 class ProcessVector:
@@ -27,7 +38,7 @@ class ProcessVector:
 
     Its interface and its results are those of `VectorEnvironment`, bit by bit: environment i gives
     the same trajectory as when it is alone. It is faster where environments take longer than the
-    messages, some 0.05 ms a process and step, and there are cores for the processes.
+    messages, some 0.1 ms a step, and there are cores for the processes.
     """
 
     spec: Spec
@@ -56,7 +67,7 @@ class ProcessVector:
         count = min(num_processes, len(seeds))
         self._parts = np.array_split(np.arange(len(seeds)), count)
         self._workers = [_Worker() for _ in self._parts]
-        parts = [(name, part.tolist(), action_cost) for part in self._split(seeds)]
+        parts = [(name, [int(seeds[i]) for i in part], action_cost) for part in self._parts]
         try:
             self.spec = self._ask("build", parts)[0]
         except Exception:
@@ -84,8 +95,14 @@ class ProcessVector:
                 f"actions must have shape {shape} (environments, action size), got {actions.shape}"
             )
         chosen = np.ones(len(self), bool) if active is None else np.asarray(active)
-        results = self._ask("step", zip(self._split(actions), self._split(chosen), strict=True))
-        return StepResult(*map(np.concatenate, zip(*results, strict=True)))
+        # Bytes are sent much faster than arrays.
+        parts = [
+            (actions[part].tobytes(), actions.dtype.str, chosen[part].tobytes())
+            for part in self._parts
+        ]
+        answers = self._ask("step", parts)
+        rows = np.frombuffer(b"".join(answers), step_record(self.spec.observation_size))
+        return StepResult(*(rows[name].copy() for name in StepResult._fields))
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything the future depends on; see `VectorEnvironment.state`."""
@@ -105,7 +122,7 @@ class ProcessVector:
             ValueError: as `VectorEnvironment.set_state`.
         """
         of_part = self._ask("state_shapes")[0]
-        expected = {
+        expected: dict[str, tuple[tuple[int | None, ...], type]] = {
             key: ((len(self), *shape[1:]), dtype) for key, (shape, dtype) in of_part.items()
         }
         environment_state.check_tree(tree, expected)
@@ -118,9 +135,6 @@ class ProcessVector:
             worker.let_go()
         for worker in self._workers:
             worker.wait()
-
-    def _split(self, rows: Any) -> Iterator[Any]:
-        return (np.asarray(rows)[part] for part in self._parts)
 
     def _ask(self, method: str, arguments: Any = None) -> list[Any]:
         """What the method of each process's environments returns, once all have answered.

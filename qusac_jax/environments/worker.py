@@ -1,9 +1,15 @@
 """A process with some of the environments of a `ProcessVector`, which starts it."""
 
 import sys
+from collections.abc import Sequence
 from multiprocessing import connection
 from typing import Any
 
+import numpy as np
+
+from qusac_jax.environments.make import Spec
+from qusac_jax.environments.process_vector import step_record
+from qusac_jax.environments.streams import StepResult
 from qusac_jax.environments.vector import VectorEnvironment
 
 
@@ -11,12 +17,23 @@ class _Environments:
     """What can be asked of a worker: the methods of a `VectorEnvironment`, once it is built."""
 
     def __init__(self) -> None:
-        """Nothing is built."""
-        self._vector: VectorEnvironment | None = None
+        """`build` comes first."""
+        self._vector: VectorEnvironment
 
-    def build(self, name: str, seeds: Any, action_cost: float | None) -> Any:
+    def build(self, name: str, seeds: Sequence[int], action_cost: float | None) -> Spec:
+        """Makes them, and says what they are."""
         self._vector = VectorEnvironment(name, seeds, action_cost=action_cost)
         return self._vector.spec
+
+    def step(self, actions: bytes, dtype: str, active: bytes) -> bytes:
+        """The rows of the result as `step_record` has them."""
+        spec = self._vector.spec
+        given = np.frombuffer(actions, dtype).reshape(-1, spec.action_size)
+        result = self._vector.step(given, np.frombuffer(active, bool))
+        rows = np.empty(len(given), step_record(spec.observation_size))
+        for name in StepResult._fields:
+            rows[name] = getattr(result, name)
+        return rows.tobytes()
 
     def __getattr__(self, method: str) -> Any:
         """Of the environments."""
