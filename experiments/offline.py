@@ -6,6 +6,7 @@
 
 import dataclasses
 import functools
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -74,7 +75,8 @@ def run(options: Any) -> int | None:
     _check_used(options)
     config = program.read_config(options, is_offline=True)
     _check_multiples(options, config)
-    if options.dynamics and not (pathlib.Path(options.dynamics) / "dynamics").is_dir():
+    dynamics = os.path.expanduser(options.dynamics) if options.dynamics else None
+    if dynamics and not (pathlib.Path(dynamics) / "dynamics").is_dir():
         raise ValueError(
             f"dynamics: {options.dynamics!r} holds none; pass the workdir of an offline run that "
             "has fitted its own, or leave it out"
@@ -98,7 +100,7 @@ def run(options: Any) -> int | None:
     # It is the run's own, which config.json has already; here it would keep runs from before it
     # was recorded from being continued.
     del about["action_cost"]
-    make = functools.partial(OfflineRun, dataset=dataset, dynamics=options.dynamics)
+    make = functools.partial(OfflineRun, dataset=dataset, dynamics=dynamics)
     return program.train(
         options,
         spec,

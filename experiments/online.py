@@ -48,7 +48,7 @@ def make_flags() -> flags.FlagValues:
 
 def run(options: Any) -> int | None:
     """Trains as the flags say, and says where the results are; returns the exit code."""
-    source = pathlib.Path(options.init_from) if options.init_from else None
+    source = pathlib.Path(options.init_from).expanduser() if options.init_from else None
     base = handover.config_of(source) if source else None
     change = functools.partial(handover.continued, base) if base else None
     config = program.read_config(options, change=change)

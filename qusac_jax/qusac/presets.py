@@ -52,10 +52,7 @@ _EXPLORE = Config(
     random_first_actions=0.2,
     normalize_observations=True,
     dynamics=DynamicsConfig(
-        normalize_inputs="range",
-        normalize_targets=True,
-        clip_observations=True,
-        clip_rewards=True,
+        normalize_inputs="range", normalize_targets=True, clip_observations=True
     ),
 )
 # Batches half of D, half of model data: the data mixing of appendix E.1.
@@ -67,14 +64,11 @@ PRESETS: Mapping[str, Config] = types.MappingProxyType(
         "qusac": Config(),
         "explore": _EXPLORE,
         # The same with the paper's variance. Values can differ only if members expect different
-        # rewards where they have no data: a prior, as in the paper's tabular belief. It may exceed
-        # all rewards that D has.
+        # rewards where they have no data: a prior, as in the paper's tabular belief.
         "explore_upper_bound": dataclasses.replace(
             _EXPLORE,
             method="upper_bound",
-            dynamics=dataclasses.replace(
-                _EXPLORE.dynamics, reward_prior_scale=1.0, clip_rewards=False
-            ),
+            dynamics=dataclasses.replace(_EXPLORE.dynamics, reward_prior_scale=1.0),
         ),
         "paper": _PAPER,
         "paper_mbpo": _mbpo(_PAPER),
@@ -146,7 +140,6 @@ def offline(config: Config) -> Config:
             normalize_inputs="deviation",
             normalize_targets=False,
             clip_observations=True,
-            clip_rewards=False,
             reward_prior_scale=0.0,
             patience=5,
             max_epochs=100,
