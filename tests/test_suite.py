@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from experiments import (
+    own_cores,
     published_curves,
     suite,
     suite_jobs,
@@ -171,7 +172,7 @@ def test_a_preempted_job_saves_and_is_queued_again(tmp_path, monkeypatch):
     run = tmp_path / "runs" / "run"
     launcher = suite_jobs.Launcher("local", tmp_path / "jobs", {})
     flags = [f"--env={ENV}", "--preset=sac", *FLAGS, "--num_steps=2000", f"--workdir={run}"]
-    job = launcher.submit("run", flags, suite_jobs.own_cores())
+    job = launcher.submit("run", flags, own_cores.usable())
     folder = tmp_path / "jobs" / "run"
     deadline = time.monotonic() + 240
     while not has_checkpoint(run):
