@@ -66,6 +66,11 @@ class OnlineRun(Run):
             self._action = np.asarray(self._act(actor, self._observation, self._program_keys))
         self._announce_duration()
 
+    def close(self) -> None:
+        """Frees the environments; what was learned stays."""
+        super().close()
+        self._env.close()
+
     def _announce_duration(self) -> None:
         """Says how long a run that begins will take, from a few learning steps on no data.
 

@@ -1,5 +1,6 @@
 """What the programs that train an agent share: their flags, and a run from start to end."""
 
+import contextlib
 import dataclasses
 import datetime
 import math
@@ -108,7 +109,8 @@ def define_flags(
     flags.DEFINE_integer(
         "env_processes",
         1,
-        "that step environments at the same time, those of evaluations, too; 0: one for each core",
+        "that step environments at the same time, and as many for those of evaluations; 0: one for "
+        "each core",
         0,
         **define,
     )
@@ -288,15 +290,15 @@ def train(
         # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
         with cli.stop_signals(stops_within) as came, trace:
             print(f"run directory: {workdir}", flush=True)  # from here on Ctrl-C saves
-            run = make(setup)
-            run.resume(options.resume)
-            stopped = processes.stopped_together(everyone, came)
-            if stopped() is None:
-                run.prepare()
-            signal_number = run.train(stopped)
-            if signal_number is None:  # all is saved, what is left takes seconds
-                named = {"env": spec.name, "method": config.method, "preset": options.preset}
-                run.finish({**named, "num_seeds": options.num_seeds})
+            with contextlib.closing(make(setup)) as run:
+                run.resume(options.resume)
+                stopped = processes.stopped_together(everyone, came)
+                if stopped() is None:
+                    run.prepare()
+                signal_number = run.train(stopped)
+                if signal_number is None:  # all is saved, what is left takes seconds
+                    named = {"env": spec.name, "method": config.method, "preset": options.preset}
+                    run.finish({**named, "num_seeds": options.num_seeds})
         if signal_number is not None:
             again = f"the same command with --workdir={workdir} continues"
             print(f"stopped at step {run.step}; {again}")

@@ -255,6 +255,10 @@ class Run(abc.ABC):
             [self._directory.path], self._directory.path / "learning_curve.png"
         )
 
+    def close(self) -> None:
+        """Frees the environments; what was learned stays."""
+        self._evaluator.envs.close()
+
     def record_video(self, path: pathlib.Path) -> None:
         """Writes one episode of the first seed with the mean action, as an mp4 and a GIF."""
         self._evaluator.record(self._state.actor, path)

@@ -19,8 +19,11 @@ from qusac_jax.environments import state as environment_state
 from qusac_jax.environments.make import Spec, check_seeds
 from qusac_jax.environments.streams import StepResult
 
-# What stops a run reaches its processes, too. They wait: it still asks them for their state.
-_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+# What stops a run, or says that its time is up, reaches its processes, too. They wait: it still
+# asks them for their state.
+_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+_PATIENCE = 10.0  # seconds for a process to end by itself
+_PROGRAM = "qusac_jax.environments.worker"
 _OBSERVATIONS = ("next_observation", "observation")
 
 
@@ -38,7 +41,9 @@ class ProcessVector:
 
     Its interface and its results are those of `VectorEnvironment`, bit by bit: environment i gives
     the same trajectory as when it is alone. It is faster where environments take longer than the
-    messages, some 0.1 ms a step, and there are cores for the processes.
+    messages, some 0.1 ms a step, and there are cores for the processes. What JAX computes in an
+    environment, it computes on the CPU. Environments that the calling script registers are found
+    as `gym:MODULE:ID` only. After an exception that is none of the environments' own it is closed.
     """
 
     spec: Spec
@@ -66,11 +71,14 @@ class ProcessVector:
         check_seeds(seeds)
         count = min(num_processes, len(seeds))
         self._parts = np.array_split(np.arange(len(seeds)), count)
-        self._workers = [_Worker() for _ in self._parts]
+        self._workers: list[_Worker] = []
+        self._is_closed = False
         parts = [(name, [int(seeds[i]) for i in part], action_cost) for part in self._parts]
         try:
+            for _ in parts:
+                self._workers.append(_Worker())
             self.spec = self._ask("build", parts)[0]
-        except Exception:
+        except BaseException:
             self.close()
             raise
 
@@ -94,7 +102,7 @@ class ProcessVector:
             raise ValueError(
                 f"actions must have shape {shape} (environments, action size), got {actions.shape}"
             )
-        chosen = np.ones(len(self), bool) if active is None else np.asarray(active)
+        chosen = np.ones(len(self), bool) if active is None else np.asarray(active, bool)
         # Bytes are sent much faster than arrays.
         parts = [
             (actions[part].tobytes(), actions.dtype.str, chosen[part].tobytes())
@@ -131,6 +139,7 @@ class ProcessVector:
 
     def close(self) -> None:
         """Frees the simulators and ends the processes."""
+        self._is_closed = True
         for worker in self._workers:
             worker.let_go()
         for worker in self._workers:
@@ -141,10 +150,17 @@ class ProcessVector:
 
         Where one fails, the others' answers are read all the same: the next question has its own.
         """
+        if self._is_closed:
+            raise RuntimeError("these environments are closed, or were interrupted; make new ones")
         arguments = [()] * len(self._workers) if arguments is None else list(arguments)
-        for worker, given in zip(self._workers, arguments, strict=True):
-            worker.send(method, given)
-        answers = [worker.receive() for worker in self._workers]
+        try:
+            for worker, given in zip(self._workers, arguments, strict=True):
+                worker.send(method, given)
+            answers = [worker.receive() for worker in self._workers]
+        except BaseException:
+            # What nobody has read would be taken for the answer to the next question.
+            self.close()
+            raise
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
@@ -161,9 +177,9 @@ class _Worker:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # the process has it, too
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "qusac_jax.environments.worker", str(there.fileno())],
+                [sys.executable, "-P", "-m", _PROGRAM, str(there.fileno())],
                 pass_fds=[there.fileno()],
-                env=os.environ | {"PYTHONPATH": path},
+                env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -188,12 +204,16 @@ class _Worker:
         """It ends by itself when there is nobody to answer."""
         self._connection.close()
 
-    def wait(self) -> None:
-        """Until it has ended."""
-        self._process.wait()
+    def wait(self) -> int:
+        """Until it has ended; one that does not is killed. Returns its exit status."""
+        try:
+            return self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
 
     def _has_ended(self) -> NoReturn:
         raise ChildProcessError(
-            f"a process with environments has ended, exit status {self._process.wait()}; continue "
+            f"a process with environments has ended, exit status {self.wait()}; continue "
             "from the last checkpoint, with fewer processes if memory was short"
         ) from None

@@ -1,6 +1,8 @@
 """A process with some of the environments of a `ProcessVector`, which starts it."""
 
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from multiprocessing import connection
 from typing import Any
@@ -16,9 +18,7 @@ from qusac_jax.environments.vector import VectorEnvironment
 class _Environments:
     """What can be asked of a worker: the methods of a `VectorEnvironment`, once it is built."""
 
-    def __init__(self) -> None:
-        """`build` comes first."""
-        self._vector: VectorEnvironment
+    _vector: VectorEnvironment | None = None  # `build` comes first
 
     def build(self, name: str, seeds: Sequence[int], action_cost: float | None) -> Spec:
         """Makes them, and says what they are."""
@@ -27,6 +27,7 @@ class _Environments:
 
     def step(self, actions: bytes, dtype: str, active: bytes) -> bytes:
         """The rows of the result as `step_record` has them."""
+        assert self._vector is not None
         spec = self._vector.spec
         given = np.frombuffer(actions, dtype).reshape(-1, spec.action_size)
         result = self._vector.step(given, np.frombuffer(active, bool))
@@ -47,6 +48,7 @@ def main(descriptor: int) -> None:
         descriptor: of a socket. It receives a method of `_Environments` with its arguments and is
             sent what that returned, or the exception that it raised.
     """
+    os.set_inheritable(descriptor, False)  # by processes that an environment starts
     environments = _Environments()
     with connection.Connection(descriptor) as pipe:
         while True:
@@ -58,6 +60,7 @@ def main(descriptor: int) -> None:
                 answer = getattr(environments, method)(*arguments)
             except Exception as error:  # it is the other end's to handle
                 answer = _sendable(error)
+                answer.add_note(traceback.format_exc())
             try:
                 pipe.send(answer)
             except OSError:

@@ -68,7 +68,7 @@ PRESETS: Mapping[str, Config] = types.MappingProxyType(
         "explore_upper_bound": dataclasses.replace(
             _EXPLORE,
             method="upper_bound",
-            random_first_actions=0.0,  # with them it did not learn the cart-pole, one seed
+            random_first_actions=0.0,  # the one run with them did not learn the cart-pole
             dynamics=dataclasses.replace(_EXPLORE.dynamics, reward_prior_scale=1.0),
         ),
         "paper": _PAPER,

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 # themselves after the UBE, more than all there is of U in what is known.
 _DISAGREEMENT_UNIT = 1e-6
 
-# A thirtieth of a deviation: members that agree to that need not learn more. As members expect no
+# Deviations: members that agree to less than that need not learn more. As members expect no
 # more noise than what they still get wrong, they would otherwise disagree by a fixed share of it in
 # all that is known, however well, and a way through it would tell more than what is new at its end.
 _NEGLIGIBLE_NOISE = 0.03
@@ -150,7 +150,7 @@ def information_gain(change: jax.Array, noise: jax.Array) -> jax.Array:
     the paper has no such method. The variance over members is compared with the noise that they
     expect. What no model can get right, such as a cart that hits the end of its rail, they take
     for noise: however much they disagree there, it tells little. To the noise a negligible one is
-    added: what is known to 3 % of a deviation tells little, too.
+    added: what is known much better than to 3 % of a deviation tells little, too.
 
     Args:
         change: `[N, B, O]` expected s' - s of each member, in deviations of those in D.

@@ -15,16 +15,26 @@ SEEDS = [3, 4, 5]
 
 
 @pytest.fixture
+def env():
+    """Three environments in two processes, for a test that ends them."""
+    vector = environments.vector(SHORT, SEEDS, num_processes=2)
+    vector.reset()
+    yield vector
+    vector.close()
+
+
+@pytest.fixture(scope="module")
 def both():
     """Three environments in two processes, and in this one."""
     pair = [environments.vector(SHORT, SEEDS, num_processes=n) for n in (2, 1)]
     yield pair
-    for env in pair:
-        env.close()
+    for vector in pair:
+        vector.close()
 
 
 def actions(num_steps, seed=0):
-    return np.random.default_rng(seed).uniform(-1, 1, (num_steps, len(SEEDS), 1))
+    drawn = np.random.default_rng(seed).uniform(-1, 1, (num_steps, len(SEEDS), 1))
+    return [x.astype(np.float32 if t % 2 else np.float64) for t, x in enumerate(drawn)]
 
 
 def assert_same_steps(env, expected, num_steps, *, active=None):
@@ -46,6 +56,7 @@ def test_they_are_those_of_one_process(both):
     np.testing.assert_array_equal(env.reset(), expected.reset())
     assert_same_steps(env, expected, 20)
     assert_same_steps(env, expected, 5, active=np.array([True, False, True]))
+    assert_same_steps(env, expected, 5, active=[0, 1, 1])
 
 
 def test_their_state_goes_on_in_any_number_of_processes(both):
@@ -78,18 +89,33 @@ def test_mistakes_are_those_of_one_process(both):
         env.set_state(few)
     with pytest.raises(ValueError, match="there is no environment 'nonsense'"):
         environments.vector("nonsense", SEEDS, num_processes=2)
-    with pytest.raises(ValueError, match="seed must be an integer in"):
-        environments.vector(SHORT, [1, 2**32], num_processes=2)
     with pytest.raises(ValueError, match="num_processes must be at least 1, got 0"):
         environments.vector(SHORT, SEEDS, num_processes=0)
 
 
-def test_a_process_that_has_ended_is_an_error(both):
-    env, _ = both
-    env.reset()
-    os.kill(env._workers[1]._process.pid, signal.SIGKILL)
+def test_they_wait_for_the_process_that_started_them_when_signalled(env):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        for worker in env._workers:
+            os.kill(worker._process.pid, number)
+    assert env.state()["observation"].shape == (3, 3)
+    # One that has ended is an error, and the end of the other.
+    processes = [worker._process for worker in env._workers]
+    os.kill(processes[1].pid, signal.SIGKILL)
     with pytest.raises(ChildProcessError, match="has ended, exit status -9; continue from the"):
         env.step(np.zeros((3, 1)))
+    assert [process.poll() for process in processes] == [0, -9]
+
+
+def test_an_answer_that_was_not_read_is_not_taken_for_another(env, monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(env._workers[0]), "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            env.step(np.zeros((3, 1)))
+    with pytest.raises(RuntimeError, match="closed, or were interrupted; make new ones"):
+        env.state()
 
 
 def test_they_end_with_the_process_that_started_them():

@@ -436,6 +436,26 @@ def test_every_second_rollout_starts_by_value():
             np.testing.assert_allclose(start[:, 1::2].mean(), uniform, atol=0.15)
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_so_many_rollouts_begin_with_a_uniform_action(share):
+    config = dataclasses.replace(
+        SMALL, rollout_length=1, rollouts_per_step=200, random_first_actions=share
+    )
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    # A policy that knows what it wants.
+    actor = jax.tree.map(jnp.zeros_like, state.actor)
+    actor["params"]["MLP_0"]["Dense_1"]["bias"] = jnp.repeat(
+        jnp.array([3.0, -5.0]), TASK.action_size
+    )
+    state = state._replace(learner=state.learner._replace(actor=actor))
+    state = agent.observe(state, random_transitions(0, 60))
+    state = jax.jit(functools.partial(agent.roll_out, config=config, task=TASK))(state)
+    for buffer in (state.model_data, state.member_data):
+        action = np.asarray(buffer.data.action)
+        assert abs(action.mean() - (1.0 - share)) < 0.1
+        assert action.min() < -0.9 if share else action.min() > 0.9
+
+
 def test_rollouts_stay_in_the_range_that_D_has_by_then():
     config = dataclasses.replace(
         SMALL,
