@@ -30,7 +30,7 @@ test: $(VENV)/ready
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(VENV)/ready
-	$(PYTEST) $(ARGS)
+	$(PYTEST) --durations=25 $(ARGS)
 
 check: lint types docs-build test-all
 
