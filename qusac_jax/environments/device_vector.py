@@ -14,7 +14,7 @@ import numpy as np
 from qusac_jax.environments import functional, streams
 from qusac_jax.environments.action_cost import FaultyEnvironmentError
 from qusac_jax.environments.functional import FunctionalEnvironment
-from qusac_jax.environments.make import Spec, check_seeds, spec
+from qusac_jax.environments.make import Spec, check_actions_shape, check_seeds, spec
 from qusac_jax.environments.names import DEVICE_FAMILIES, parse_name
 from qusac_jax.environments.process_vector import ProcessVector
 from qusac_jax.environments.streams import StepResult, Stream
@@ -80,11 +80,7 @@ class DeviceVector:
         """
         actions = np.asarray(actions, np.float32)
         active = np.ones(len(self), bool) if active is None else np.asarray(active)
-        if actions.shape != (len(self), self.spec.action_size):
-            raise ValueError(
-                f"actions must have shape {(len(self), self.spec.action_size)} (environments, "
-                f"action size), got {actions.shape}"
-            )
+        check_actions_shape(actions, len(self), self.spec)
         if not np.isfinite(actions[active]).all():
             raise ValueError(
                 f"actions for {self.spec.name!r} must be finite, got {actions.tolist()}; check "

@@ -154,6 +154,15 @@ def check_seed(seed: int | None) -> None:
         raise ValueError(f"seed must be an integer in [0, 2**32), got {seed!r}; choose another")
 
 
+def check_actions_shape(actions: np.ndarray, num_envs: int, spec: Spec) -> None:
+    """Raises `ValueError` unless there is one action of the right size for each environment."""
+    shape = (num_envs, spec.action_size)
+    if actions.shape != shape:
+        raise ValueError(
+            f"actions must have shape {shape} (environments, action size), got {actions.shape}"
+        )
+
+
 def check_seeds(seeds: Sequence[int]) -> None:
     """Raises `ValueError` unless there is a seed, and all of them fit."""
     if np.ndim(seeds) != 1:

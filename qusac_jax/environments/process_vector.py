@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from qusac_jax.environments import state as environment_state
-from qusac_jax.environments.make import Spec, check_seeds
+from qusac_jax.environments.make import Spec, check_actions_shape, check_seeds
 from qusac_jax.environments.streams import StepResult
 
 # What stops a run, or says that its time is up, reaches its processes, too. They wait: it still
@@ -97,11 +97,7 @@ class ProcessVector:
     def step(self, actions: Any, active: np.ndarray | None = None) -> StepResult:
         """Steps environments and resets those whose episode ended; see `VectorEnvironment.step`."""
         actions = np.asarray(actions)
-        shape = (len(self), self.spec.action_size)
-        if actions.shape != shape:
-            raise ValueError(
-                f"actions must have shape {shape} (environments, action size), got {actions.shape}"
-            )
+        check_actions_shape(actions, len(self), self.spec)
         chosen = np.ones(len(self), bool) if active is None else np.asarray(active, bool)
         # Bytes are sent much faster than arrays.
         parts = [

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qusac_jax.environments import state as environment_state
-from qusac_jax.environments.make import Spec, check_seeds, make, spec_of
+from qusac_jax.environments.make import Spec, check_actions_shape, check_seeds, make, spec_of
 from qusac_jax.environments.streams import StepResult
 
 # Entries of `VectorEnvironment.state`.
@@ -81,11 +81,7 @@ class VectorEnvironment:
         """
         actions = np.asarray(actions)
         num_envs = len(self._envs)
-        if actions.shape != (num_envs, self.spec.action_size):
-            raise ValueError(
-                f"actions must have shape {(num_envs, self.spec.action_size)} (environments, "
-                f"action size), got {actions.shape}"
-            )
+        check_actions_shape(actions, num_envs, self.spec)
         next_observation = self._observation.copy()
         reward, task_reward = np.zeros(num_envs, np.float32), np.zeros(num_envs, np.float32)
         terminated, truncated = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
