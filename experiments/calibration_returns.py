@@ -225,7 +225,7 @@ def _values(
     soft = losses.group_value(q) - jnp.exp(state.learner.log_temperature) * log_prob
     value = jnp.mean(soft.reshape(-1, size, num_draws), axis=-1)
     method = uncertainty.METHODS[config.method]
-    if method.local is None and method.direct is None:
+    if not method.estimates_u:
         return value, jnp.full(size, jnp.nan)
     std = estimates.value_std(parts, state.learner, repeated, action, q)
     return value, jnp.sqrt(jnp.mean(jnp.square(std).reshape(size, num_draws), axis=-1))

@@ -21,6 +21,8 @@ from absl import flags, logging
 from experiments import jax_settings
 from qusac_jax._messages import did_you_mean
 
+MAX_SEED = 2**31 - 1
+
 
 def run_with(
     main: Callable[..., int | None],
@@ -152,7 +154,7 @@ def select_device(kind: str) -> list[Any]:
 def check_seeds(first: int, num_seeds: int) -> None:
     """Raises `ValueError` if one of the seeds from the first on is too large."""
     last = first + num_seeds - 1
-    if last >= 2**31:
+    if last > MAX_SEED:
         raise ValueError(f"seed + num_seeds - 1 must be below 2**31, got {last}; use smaller seeds")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, config_file, cost, jax_settings
+from experiments import cli, config_file, cost, jax_settings, path_flag, unread
 from experiments.collect_run import CollectRun
 from experiments.dataset_maker import DatasetMaker, Stopped, table
 from experiments.dataset_shelf import Shelf
@@ -22,16 +22,15 @@ from experiments.run_directory import RunDirectory
 from experiments.run_setup import Setup
 from qusac_jax import environments, qusac
 from qusac_jax.datasets.loading import local_root
+from qusac_jax.qusac.config import LEAST_WARMUP
 from qusac_jax.qusac.presets import SIZES
 
-_MAX_SEED = 2**31 - 1
 _NUM_STEPS = {"paper": 200_000, "small": 10_000}
 _ABOUT_CONFIG = (
     "hyperparameters of SAC; the defaults shown are those of the preset 'sac', but the "
     "replay_capacity holds all steps, and the warm-up is at most a tenth of them"
 )
 _EVALUATIONS = 20  # of a run, unless --eval_every says otherwise
-_LEAST_WARMUP = 3
 
 
 def make_flags() -> flags.FlagValues:
@@ -51,10 +50,10 @@ def make_flags() -> flags.FlagValues:
         1,
         **define,
     )
-    flags.DEFINE_integer("seed", 0, "of everything that is drawn", 0, _MAX_SEED, **define)
+    flags.DEFINE_integer("seed", 0, "of everything that is drawn", 0, cli.MAX_SEED, **define)
     flags.DEFINE_string("name", None, "of the datasets; default the environment's", **define)
     flags.DEFINE_string("namespace", None, "before the name, as in NAMESPACE/NAME", **define)
-    flags.DEFINE_string("workdir", None, "of the training; default runs/collect-...", **define)
+    path_flag.define(values, "workdir", None, "of the training; default runs/collect-...")
     flags.DEFINE_float("action_cost", None, "rho; default the paper's for its tasks", **define)
     flags.DEFINE_integer(
         "eval_every",
@@ -112,7 +111,7 @@ def run(options: Any) -> int | None:
             f"--num_transitions={spec.max_episode_steps} or more"
         )
     name = _dataset_name(options)
-    workdir = pathlib.Path(options.workdir or _default_workdir(options)).expanduser()
+    workdir = pathlib.Path(options.workdir or _default_workdir(options))
     chosen = {
         "num_steps": num_steps,
         "num_transitions": num_transitions,
@@ -130,6 +129,7 @@ def run(options: Any) -> int | None:
         "reward_threshold": qusac.diagnostics.REWARD_THRESHOLD,
     }
     environments.check_continues(options.env, seed=options.seed)
+    unread.warn(config, config_file.given_fields(options), is_offline=False)
     task = spec.task("never")  # only rollouts of a model would ask
     if options.memory:
         print(cost.describe_memory(config, task, 1, devices))
@@ -178,7 +178,7 @@ def _config(options: Any, num_steps: int) -> qusac.Config:
     base = dataclasses.replace(
         preset,
         replay_capacity=max(num_steps, preset.warmup_steps),
-        warmup_steps=max(_LEAST_WARMUP, min(preset.warmup_steps, num_steps // 10)),
+        warmup_steps=max(LEAST_WARMUP, min(preset.warmup_steps, num_steps // 10)),
     )
     given = config_file.read(options.config_file) if options.config_file else None
     config = config_file.read_config(options, base, given)
@@ -217,9 +217,11 @@ def _description(options: Any, config: qusac.Config, schedule: dict[str, Any]) -
 
 def _dataset_name(options: Any) -> str:
     """What the ids begin with: the environment's name, as Minari allows it."""
-    name = options.name or options.env.removeprefix("gym:").rpartition(":")[2]
-    if options.env.startswith("dmc:") and not options.name:
-        name = options.env.removeprefix("dmc:").replace(":", "-")
+    if options.env.startswith("gym:"):
+        own = options.env.rpartition(":")[2]
+    else:  # of the suite
+        own = options.env.removeprefix("dmc:").replace(":", "-")
+    name = options.name or own
     return f"{options.namespace}/{name}" if options.namespace else name
 
 

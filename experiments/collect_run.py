@@ -1,6 +1,5 @@
 """An online run that keeps the policy of every evaluation."""
 
-import os
 import pathlib
 import zipfile
 from typing import Any
@@ -9,7 +8,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments.files import read_columns
+from experiments import files
 from experiments.online_run import OnlineRun
 from qusac_jax import qusac
 
@@ -25,7 +24,7 @@ class CollectRun(OnlineRun):
     def evaluations(self) -> tuple[np.ndarray, np.ndarray]:
         """Steps and mean returns of all evaluations so far, `[n]` each."""
         path = self._directory.path / "metrics.csv"
-        columns = read_columns(path, ("step", "eval_return"))
+        columns = files.read_columns(path, ("step", "eval_return"))
         return columns["step"].astype(int), columns["eval_return"]
 
     def actor(self, step: int) -> Any:
@@ -52,12 +51,8 @@ def save_arrays(path: pathlib.Path, tree: Any) -> None:
     """Writes a pytree of arrays, whole or not at all; npz files have a checksum per array."""
     named: dict[str, Any] = {_name(key): x for key, x in jax.tree.flatten_with_path(tree)[0]}
     path.parent.mkdir(exist_ok=True)
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
+    with files.replacing(path, "wb") as file:
         np.savez(file, **named)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
 
 
 def load_arrays(path: pathlib.Path, like: Any) -> Any:

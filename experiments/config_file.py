@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from experiments import cli
+from experiments import cli, path_flag
 from experiments.files import flatten, read_json
 from qusac_jax._messages import did_you_mean
 from qusac_jax.qusac.presets import PRESETS
@@ -30,11 +30,11 @@ class Given(NamedTuple):
 
 def define_flag(options: flags.FlagValues) -> None:
     """Adds `--config_file`."""
-    flags.DEFINE_string(
+    path_flag.define(
+        options,
         "config_file",
         None,
         "JSON with hyperparameters: the config.json of another run, or some fields and values",
-        flag_values=options,
     )
 
 
@@ -55,6 +55,19 @@ def read(path: str) -> Given:
             f"choose from {', '.join(PRESETS)}"
         )
     return Given(pathlib.Path(path), flatten(inner), preset or "qusac")
+
+
+def given_fields(options: Any) -> set[str]:
+    """Names of the fields that a command line, or a file of some fields, says.
+
+    The config.json of a run has all of them, so that it asks for none in particular.
+
+    Args:
+        options: the flags, with a group `config`.
+    """
+    given = read(options.config_file) if options.config_file else None
+    from_file = given.fields if given is not None and given.preset is None else {}
+    return {*from_file, *cli.given_fields(options, "config")}
 
 
 # What a program makes of all fields, knowing the names of those that the file or a flag gives.

@@ -77,14 +77,24 @@ def expected_duration(
     seconds_per_step = statistics.median(times)
     flops_per_update = update_flops(config, task)
     per_flop = seconds_per_step / (config.updates_per_step * flops_per_update)
-    small = qusac.presets.small(config)
+    small = _small(config)
+    small_seconds = None
     # An accelerator waits for small networks: what they would take cannot be told from operations.
-    is_less = jax.default_backend() == "cpu" and update_flops(small, task) < flops_per_update
+    if small and jax.default_backend() == "cpu" and update_flops(small, task) < flops_per_update:
+        small_seconds = num_steps * per_flop * step_flops(small, task)
     return Duration(
         seconds=num_steps * per_flop * step_flops(config, task),
-        small_seconds=num_steps * per_flop * step_flops(small, task) if is_less else None,
+        small_seconds=small_seconds,
         steps_per_second=1.0 / seconds_per_step,
     )
+
+
+def _small(config: qusac.Config) -> qusac.Config | None:
+    """At the small sizes; None where they do not go with the rest, such as very long rollouts."""
+    try:
+        return qusac.presets.small(config)
+    except ValueError:
+        return None
 
 
 def step_flops(config: qusac.Config, task: qusac.Task) -> float:

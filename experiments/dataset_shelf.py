@@ -5,15 +5,13 @@ token that is in the metadata of each of them. By it a process that continues kn
 names the folder in which `datasets.save` writes one until it is complete.
 """
 
-import json
-import os
 import pathlib
 import secrets
 import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.files import read_json
+from experiments.files import read_json, write_json
 from qusac_jax import datasets
 from qusac_jax.datasets.loading import check_id, local_root
 
@@ -103,12 +101,7 @@ class Shelf:
 
     def _write(self) -> None:
         plans = {**self._plans(), self._prefix: self._plan}
-        partial = self._path.with_suffix(".partial")
-        with partial.open("w") as file:
-            file.write(json.dumps(plans, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(self._path)
+        write_json(self._path, plans)
 
     def _folder(self, kind: str) -> pathlib.Path:
         return local_root() / self.id(kind)

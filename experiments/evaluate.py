@@ -13,7 +13,6 @@ Writes step_STEP.json with all returns (step_STEP_seed_SEED.json of one --seed_i
 
 import dataclasses
 import functools
-import json
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -75,7 +74,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
     files.check_writable(path)
     scores = score(saved, step, actor, indices, options.episodes, options.seed)
     print(table(scores))
-    path.write_text(json.dumps(_as_json(scores), indent=2) + "\n")
+    files.write_json(path, _as_json(scores))
     print(f"returns -> {path}")
     if options.video:
         path = output / f"step_{step}_seed_{scores.seeds[0]}.mp4"

@@ -1,5 +1,6 @@
-"""Reads and checks files that others wrote or will write, with errors of one line."""
+"""Reads, checks and replaces files; what is wrong with one is an error of one line."""
 
+import contextlib
 import csv
 import io
 import json
@@ -7,8 +8,8 @@ import os
 import pathlib
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any
 
 import numpy as np
 
@@ -97,6 +98,35 @@ def plain(text: str) -> str:
 def warn(message: str) -> None:
     """Prints a line on stderr."""
     print(f"warning: {message}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """A file to write to, which takes the place of the one at the path when it is complete.
+
+    What is there stays as it is if anything goes wrong before, be it a full disk or kill -9.
+
+    Args:
+        path: of the file.
+        mode: as for `open`: w or wb.
+    """
+    partial = path.with_suffix(".partial")
+    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+    try:
+        with partial.open(mode, **text) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:  # what is there of it takes room, too
+        partial.unlink(missing_ok=True)
+        raise
+    partial.rename(path)
+
+
+def write_json(path: pathlib.Path, content: Any) -> None:
+    """Writes a value as JSON, `replacing` the file."""
+    with replacing(path) as file:
+        file.write(json.dumps(content, indent=2) + "\n")
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

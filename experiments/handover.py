@@ -16,6 +16,7 @@ from experiments import config_file, files, seeds
 from experiments.processes import Processes
 from qusac_jax import qusac
 from qusac_jax.checkpoint import Checkpointer, CheckpointError
+from qusac_jax.qusac.config import LEAST_WARMUP
 
 _REMEDY = "pass the workdir of an offline run that has a checkpoint"
 # What makes the networks, which are taken over as they are.
@@ -42,7 +43,6 @@ _KEPT = (
     "dynamics.clip_observations",
     "dynamics.clip_rewards",
 )
-_WARMUP = 3  # steps; D is full of data, so that learning can begin at once
 
 
 def config_of(
@@ -99,7 +99,8 @@ def continued(
                 "leave it out, the agent is taken over as it is"
             )
     kept = {name: there[name] for name in (*_NETWORKS, *_KEPT) if name not in given}
-    warmup = {} if "warmup_steps" in given else {"warmup_steps": _WARMUP}
+    # D is full of data, so that learning can begin at once.
+    warmup = {} if "warmup_steps" in given else {"warmup_steps": LEAST_WARMUP}
     room = {"replay_capacity": offline.replay_capacity + values["replay_capacity"]}
     return values | kept | warmup | room
 

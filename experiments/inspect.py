@@ -67,7 +67,8 @@ def run(options: Any, paths: Sequence[str]) -> None:
     if plane is not None:
         ordered = {step: maps[step] for step in steps}
         path = output / "maps.png"
-        state_maps.draw(ordered, plane, path, title, with_u=_estimates_u(saved.config))
+        with_u = METHODS[saved.config.method].estimates_u
+        state_maps.draw(ordered, plane, path, title, with_u=with_u)
         print(f"maps over the states -> {path}")
     if state is not None and state.dynamics is not None:
         path = output / "rollouts.png"
@@ -90,11 +91,6 @@ def _steps(saved: SavedRun, asked: Sequence[str] | None) -> list[int]:
     return steps
 
 
-def _estimates_u(config: qusac.Config) -> bool:
-    method = METHODS[config.method]
-    return method.local is not None or method.direct is not None
-
-
 def _draw_rollouts(
     saved: SavedRun,
     state: qusac.TrainState,
@@ -110,7 +106,7 @@ def _draw_rollouts(
     fan = fans.roll_out(dynamics, trajectory, options.rollout_length, **both)
     observation = jnp.asarray(trajectory.observation[:-1])
     _, std = qusac.diagnostics.values_at(state, observation, **both)
-    std = np.asarray(std) if _estimates_u(saved.config) else None
+    std = np.asarray(std) if METHODS[saved.config.method].estimates_u else None
     fans.draw(trajectory, fan, std, path, title)
 
 

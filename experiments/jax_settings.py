@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import processes
+from experiments import path_flag, processes
 
 _CONFIG: Any = jax.config  # has an attribute for each setting
 _OFF = "off"
@@ -26,12 +26,12 @@ def define_flags(values: flags.FlagValues) -> None:
     """Adds the flags that say where and how JAX computes."""
     define: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
-    flags.DEFINE_string(
+    path_flag.define(
+        values,
         "compilation_cache",
         None,
         f"folder in which compiled functions are kept for later runs; {_OFF} for none; default "
         "JAX_COMPILATION_CACHE_DIR, or qusac_jax/jax in the user's cache",
-        **define,
     )
     flags.DEFINE_boolean(
         "deterministic",

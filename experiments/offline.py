@@ -5,8 +5,6 @@
 """
 
 import dataclasses
-import functools
-import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -14,8 +12,9 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, program
+from experiments import cli, config_file, files, path_flag, program
 from experiments.offline_run import OfflineRun
+from experiments.run_setup import Setup
 from qusac_jax import datasets, environments, qusac
 
 _UNUSED = {
@@ -50,9 +49,7 @@ def make_flags() -> flags.FlagValues:
         "the environment of --env has, or [-1, 1]; needed where these are not the same",
         **define,
     )
-    flags.DEFINE_string(
-        "dynamics", None, "workdir of a run whose fitted dynamics are taken", **define
-    )
+    path_flag.define(values, "dynamics", None, "workdir of a run whose fitted dynamics are taken")
     program.define_flags(
         values,
         unit="gradient updates",
@@ -75,12 +72,14 @@ def run(options: Any) -> int | None:
     _check_used(options)
     config = program.read_config(options, is_offline=True)
     _check_multiples(options, config)
-    dynamics = os.path.expanduser(options.dynamics) if options.dynamics else None
+    dynamics = options.dynamics
     if dynamics and not (pathlib.Path(dynamics) / "dynamics").is_dir():
         raise ValueError(
             f"dynamics: {options.dynamics!r} holds none; pass the workdir of an offline run that "
             "has fitted its own, or leave it out"
         )
+    if dynamics and not config.uses_model:
+        files.warn("dynamics has no effect: critic_data 'replay' fits and rolls out none")
     dataset = datasets.load(options.dataset, action_bounds=_action_bounds(options))
     _check_ends(dataset, config)
     env = options.env or dataset.env
@@ -95,12 +94,15 @@ def run(options: Any) -> int | None:
     config = dataclasses.replace(
         config, replay_capacity=count, warmup_steps=min(config.warmup_steps, count)
     )
-    _tell(dataset, spec)
     about = datasets.describe(dataset)
     # It is the run's own, which config.json has already; here it would keep runs from before it
     # was recorded from being continued.
     del about["action_cost"]
-    make = functools.partial(OfflineRun, dataset=dataset, dynamics=dynamics)
+
+    def make(setup: Setup) -> OfflineRun:
+        _tell(dataset, spec)
+        return OfflineRun(setup, dataset=dataset, dynamics=dynamics)
+
     return program.train(
         options,
         spec,
@@ -114,8 +116,9 @@ def run(options: Any) -> int | None:
 
 def _check_used(options: Any) -> None:
     """Raises `ValueError` for hyperparameters that mean nothing here."""
+    given = config_file.given_fields(options)
     for name, why in _UNUSED.items():
-        if options[f"config.{name}"].present:
+        if name in given:
             raise ValueError(f"config.{name}: {why}; leave it out")
 
 

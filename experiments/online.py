@@ -12,10 +12,11 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, files, handover, program
+from experiments import cli, files, handover, path_flag, processes, program
 from experiments.device_run import DeviceRun
 from experiments.online_run import OnlineRun
-from qusac_jax import environments
+from experiments.run import Run
+from qusac_jax import environments, qusac
 
 
 def make_flags() -> flags.FlagValues:
@@ -29,11 +30,11 @@ def make_flags() -> flags.FlagValues:
         "execute that module",
         flag_values=values,
     )
-    flags.DEFINE_string(
+    path_flag.define(
+        values,
         "init_from",
         None,
         "workdir of an offline run: its agent goes on learning here, with its dataset in D",
-        flag_values=values,
     )
     program.define_flags(
         values,
@@ -48,7 +49,7 @@ def make_flags() -> flags.FlagValues:
 
 def run(options: Any) -> int | None:
     """Trains as the flags say, and says where the results are; returns the exit code."""
-    source = pathlib.Path(options.init_from).expanduser() if options.init_from else None
+    source = pathlib.Path(options.init_from) if options.init_from else None
     base = handover.config_of(source) if source else None
     change = functools.partial(handover.continued, base) if base else None
     config = program.read_config(options, change=change)
@@ -60,13 +61,22 @@ def run(options: Any) -> int | None:
             "nothing is learned; use a larger --num_steps or a smaller --config.warmup_steps"
         )
     kind = DeviceRun if environments.functional.is_functional(options.env) else OnlineRun
-    within = ", after a fit of the models or an evaluation that is under way"
-    within = within if config.uses_model else ", after an evaluation that is under way"
+    within = _stops_within(options, config, kind)
     if source is None:
         return program.train(options, spec, config, kind, within)
     handover.check_seeds(source, options.seed, options.num_seeds)
     make = functools.partial(kind, init_from=source)
     return program.train(options, spec, config, make, within, init_from=options.init_from)
+
+
+def _stops_within(options: Any, config: qusac.Config, kind: type[Run]) -> str:
+    """How soon Ctrl-C is answered."""
+    if kind is DeviceRun:
+        steps = min(options.eval_every, options.checkpoint_every)
+        return f", after up to {steps} steps and an evaluation, which are one call each"
+    refresh = "a fit of the models or " if config.uses_model else ""
+    steps = f"up to {processes.EVERY} steps and " if options.distributed else ""
+    return f", after {steps}{refresh}an evaluation that is under way"
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:

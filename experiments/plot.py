@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import cli, figures, files, results, run_reader
+from experiments import cli, figures, files, path_flag, results, run_reader
 from experiments.run_reader import Curve
 
 
@@ -30,7 +30,7 @@ def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_string("output", ".", "folder to write to", **define)
+    path_flag.define(values, "output", ".", "folder to write to")
     flags.DEFINE_string("x", "step", "column of metrics.csv for the x axis", **define)
     flags.DEFINE_string("y", "eval_return", "column of metrics.csv to draw", **define)
     flags.DEFINE_integer("smooth", 1, "evaluations in the moving average", **define)

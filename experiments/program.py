@@ -19,6 +19,7 @@ from experiments import (
     files,
     jax_settings,
     own_cores,
+    path_flag,
     processes,
     unread,
     wandb_logger,
@@ -33,7 +34,6 @@ from qusac_jax import environments, qusac
 from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS, SIZES
 
-_MAX_SEED = 2**31 - 1
 _LEARNED = "learned"  # a value of --termination
 _ABOUT_CONFIG = "hyperparameters; the defaults shown are those of the preset 'qusac', online"
 # Flags that decide a run's results, beside those of one program and the hyperparameters.
@@ -64,9 +64,9 @@ def define_flags(
     flags.DEFINE_string("preset", "qusac", f"algorithm: {', '.join(PRESETS)}", **define)
     flags.DEFINE_enum("size", "paper", list(SIZES), "of networks, batches and model data", **define)
     flags.DEFINE_integer("num_steps", num_steps, f"{unit} per seed", 1, **define)
-    flags.DEFINE_integer("seed", 0, "first seed", 0, _MAX_SEED, **define)
+    flags.DEFINE_integer("seed", 0, "first seed", 0, cli.MAX_SEED, **define)
     flags.DEFINE_integer("num_seeds", 1, "seeds trained together: seed, seed + 1, ...", 1, **define)
-    flags.DEFINE_string("workdir", None, "default runs/ENV-METHOD-DATE", **define)
+    path_flag.define(values, "workdir", None, "default runs/ENV-METHOD-DATE")
     flags.DEFINE_float("action_cost", None, "rho; default the paper's for its tasks", **define)
     flags.DEFINE_string(
         "termination",
@@ -121,9 +121,8 @@ def define_flags(
         "wandb", False, "log to Weights & Biases too; WANDB_MODE=offline needs no account", **define
     )
     flags.DEFINE_boolean("memory", False, "print what the run would take, and stop", **define)
-    flags.DEFINE_string(
-        "profile", None, "folder for a trace of some learning steps, for TensorBoard", **define
-    )
+    about_profile = "folder for a trace of some learning steps, for TensorBoard"
+    path_flag.define(values, "profile", None, about_profile)
     config_file.define_flag(values)
     cli.define_config(values, "config", qusac.Config(), _ABOUT_CONFIG)
 
@@ -257,13 +256,16 @@ def train(
         check_environment(options, spec.name)
         if options.env_processes != 1 and environments.functional.is_functional(spec.name):
             files.warn(f"env_processes has no effect: {spec.name!r} steps on the device")
-        unread.warn(config, cli.given_fields(options, "config"), is_offline="dataset" in about)
+        if options.termination not in (None, _LEARNED) and not config.uses_model:
+            files.warn(
+                "termination has no effect: only rollouts of a model ask when an episode ends"
+            )
+        unread.warn(config, config_file.given_fields(options), is_offline="dataset" in about)
         if options.memory:
             print(cost.describe_memory(config, task, len(own_seeds), devices))
             return None
         cost.check_memory(config, task, len(own_seeds), devices, has_dataset="dataset" in about)
         workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
-        workdir = workdir.expanduser()
         trace = Trace(options.profile)
         directory = _open(everyone, workdir, description(options, spec, config, about))
         if options.wandb:

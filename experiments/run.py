@@ -187,8 +187,10 @@ class Run(abc.ABC):
                 before = self.step
                 metrics = self._advance()
                 bar.update(self.step - before)
-                if self.step % self._setup.eval_every == 0 or self.step == self._num_steps:
+                if self.step % self._setup.eval_every == 0:
                     self._evaluate(bar, metrics)
+                elif self.step == self._num_steps:
+                    self._evaluate_aside(bar, metrics)
                 number = stopped() if self._is_agreed_on(before) else None
                 if number is not None:
                     self._save()
@@ -312,6 +314,15 @@ class Run(abc.ABC):
         if self._processes.is_first:
             report.tell(bar, rows, rate, self._speed.seconds_left(self.step, self._num_steps))
         self._speed.restart(self.step)
+
+    def _evaluate_aside(self, bar: tqdm, metrics: dict[str, jax.Array]) -> None:
+        """An evaluation that a longer run would not have: its environments are as before."""
+        if self._checkpoints.restarts_env:  # they cannot be saved
+            self._evaluate(bar, metrics)
+            return
+        before = self._evaluator.envs.state()
+        self._evaluate(bar, metrics)
+        self._evaluator.envs.set_state(before)
 
     def _all_host_state(self) -> dict[str, Any]:
         return {

@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, jax_settings
+from experiments import cli, jax_settings, path_flag
 from experiments.saved_run import SavedRun
 
 
@@ -17,10 +17,17 @@ def define_flags(values: flags.FlagValues, *, seed_of: str, folder: str) -> None
         seed_of: what the seed is of.
         folder: of the run's workdir, where files go by default.
     """
-    define: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_integer("seed", 0, f"of {seed_of}", 0, 2**31 - 1, **define)
-    flags.DEFINE_string("output", None, f"folder to write to; default RUN/{folder}", **define)
+    flags.DEFINE_integer("seed", 0, f"of {seed_of}", 0, cli.MAX_SEED, flag_values=values)
+    path_flag.define(values, "output", None, f"folder to write to; default RUN/{folder}")
     jax_settings.define_flags(values)
+
+
+def check_online(saved: SavedRun) -> None:
+    """Raises `ValueError` for a run that learned from a dataset: D is not what it has met."""
+    if "dataset" in saved.about:
+        raise ValueError(
+            f"run {str(saved.path)!r} learned from a dataset; pass the workdir of an online run"
+        )
 
 
 def open_run(options: Any, paths: Sequence[str]) -> SavedRun:

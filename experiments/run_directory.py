@@ -9,13 +9,13 @@ import pathlib
 from collections.abc import Callable
 from typing import IO, Any
 
-from experiments.files import flatten, read_json
+from experiments.files import flatten, read_json, write_json
 from experiments.loggers import Logger, TensorBoard
 
 _LOCK = ".lock"
 _UNFINISHED = (_LOCK, "config.partial")  # what a process that died at its start may leave
 # All that a run's directory holds before anything was computed; until then, others may use it.
-_AT_START = {*_UNFINISHED, "config.json", "checkpoints", "tensorboard", "wandb"}
+_AT_START = {*_UNFINISHED, "config.json", "checkpoints", "tensorboard", "wandb", "wandb.json"}
 _MOST_NAMED = 6  # values that differ, in an error
 _PROGRAM = ("versions", "git_commit", "device")  # what computes, `describe_program`
 # What may differ when a run is continued; everything else decides its results.
@@ -55,7 +55,7 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path)
             if is_new:
-                _write_json(existing, config)
+                write_json(existing, config)
         except OSError as error:
             raise ValueError(f"workdir {str(path)!r} cannot be written: {error}") from error
 
@@ -91,7 +91,7 @@ class RunDirectory:
         if done and before != {name: self._config.get(name) for name in _PROGRAM}:
             earlier = [*earlier, {"until": done, **before}]
         content = self._config | ({"earlier": earlier} if earlier else {})
-        _write_json(self.path / "config.json", content)
+        write_json(self.path / "config.json", content)
 
     @property
     def checkpoints(self) -> pathlib.Path:
@@ -171,7 +171,7 @@ class RunDirectory:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Writes summary.json."""
-        _write_json(self.path / "summary.json", summary)
+        write_json(self.path / "summary.json", summary)
 
     def read_summary(self) -> dict[str, Any]:
         """What summary.json says; nothing if it is not there yet.
@@ -295,17 +295,3 @@ def _check_same(what: str, old: dict[str, Any], new: dict[str, Any]) -> None:
             f"{what} belongs to a run with other values ({'; '.join(named)}); "
             "use the same values to continue it, or another workdir"
         )
-
-
-def _write_json(path: pathlib.Path, content: Any) -> None:
-    """Replaces the file by a whole one, or leaves it as it was."""
-    partial = path.with_suffix(".partial")
-    try:
-        with partial.open("w") as file:
-            file.write(json.dumps(content, indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:  # a full disk: what is there of it takes room, too
-        partial.unlink(missing_ok=True)
-        raise
-    partial.rename(path)

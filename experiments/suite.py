@@ -15,7 +15,16 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import cli, files, own_cores, suite_jobs, suite_plan, suite_queue, suite_report
+from experiments import (
+    cli,
+    files,
+    own_cores,
+    path_flag,
+    suite_jobs,
+    suite_plan,
+    suite_queue,
+    suite_report,
+)
 from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS
 
@@ -44,7 +53,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer(
         "jobs", None, f"runs at once; default {_LOCAL_JOBS} here, all on a cluster", 1, **define
     )
-    flags.DEFINE_string("workdir", "runs/suite", "folder of the runs and results", **define)
+    path_flag.define(values, "workdir", "runs/suite", "folder of the runs and results")
     flags.DEFINE_enum(
         "launcher", "local", list(suite_jobs.LAUNCHERS), "where runs run, by submitit", **define
     )
@@ -62,7 +71,7 @@ def make_flags() -> flags.FlagValues:
 def run(options: Any, passed_on: Sequence[str]) -> int | None:
     """Runs what is missing and reports; returns the exit code."""
     jax.config.update("jax_platforms", "cpu")  # the accelerator is for the runs
-    workdir = pathlib.Path(options.workdir).expanduser().absolute()
+    workdir = pathlib.Path(options.workdir).absolute()
     runs, jobs = workdir / "runs", workdir / "jobs"
     if options.report:
         of_runs = [f"--{name}" for name in _OF_RUNS if options[name].present]

@@ -90,12 +90,17 @@ def plan(
         tasks, costs.items(), algorithms.items()
     ):
         given = (f"--env={task}", *flags, *cost_flags, f"--num_seeds={num_seeds}", *passed_on)
-        name = f"{_as_file_name(task)}{cost}-{_as_file_name(method)}"
+        name = f"{_as_file_name(task)}{cost}-{_as_file_name(method.replace(':', '+'))}"
         # With the largest seed, which may be too large.
         num_steps, values = _checked((*given, f"--seed={groups[-1]}"))
         same = named.setdefault((task, cost, json.dumps(values["config"])), method)
         if same != method:
             raise ValueError(f"methods: {same!r} and {method!r} are the same; leave one out")
+        if any(name == other for other, *_ in checked):
+            raise ValueError(
+                f"tasks: two of them would have the directory {name!r}; give {task!r} a suite of "
+                "its own"
+            )
         checked.append((name, given, num_steps, values))
     runs = []
     for first in groups:
@@ -202,4 +207,4 @@ def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
 
 
 def _as_file_name(task: str) -> str:
-    return re.sub(r"[^\w.-]", "_", task)
+    return re.sub(r"[^\w.+-]", "_", task)

@@ -57,7 +57,8 @@ def write(
         lines = (f"- {one.name}, {one.num_steps} steps wanted: {one.reason}" for one in unfinished)
         parts.append("\n".join(["Not finished:", "", *lines]))
     text = "\n\n".join(parts) + "\n"
-    (output / "report.md").write_text(text, encoding="utf-8")
+    with files.replacing(output / "report.md") as file:
+        file.write(text)
     return text, unfinished
 
 

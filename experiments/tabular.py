@@ -22,6 +22,7 @@ from absl import flags
 from experiments import (
     cli,
     jax_settings,
+    path_flag,
     tabular_cost,
     tabular_environments,
     tabular_figures,
@@ -49,11 +50,11 @@ def make_flags() -> flags.FlagValues:
         f"{name} ({what})" for name, what in tabular_environments.SIZES.items() if what
     )
     flags.DEFINE_integer("size", None, f"of {sizes}; default: its own", **define)
-    flags.DEFINE_string("map", None, "text file with the map of --env=grid", **define)
+    path_flag.define(values, "map", None, "text file with the map of --env=grid")
     flags.DEFINE_boolean("support", False, "tell the agent which successors are possible", **define)
     flags.DEFINE_boolean("timed", False, "make the time of an episode part of the state", **define)
     flags.DEFINE_integer("num_seeds", 5, "independent runs", **define)
-    flags.DEFINE_integer("seed", 0, "first seed; the others follow it", 0, 2**31 - 1, **define)
+    flags.DEFINE_integer("seed", 0, "first seed; the others follow it", 0, cli.MAX_SEED, **define)
     flags.DEFINE_integer(
         "num_episodes", None, "default 1000, or the paper's 5000 (7-room)", **define
     )
@@ -80,11 +81,11 @@ def make_flags() -> flags.FlagValues:
         "vmap (all seeds at once), map (in turn) or auto: map on CPU, else vmap",
         **define,
     )
-    flags.DEFINE_string(
+    path_flag.define(
+        values,
         "workdir",
         None,
         "default runs/tabular/ENV_..._METHOD; a run that was stopped there continues",
-        **define,
     )
     flags.DEFINE_enum(
         "resume",
@@ -100,7 +101,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_list(
         "lengths", list(_PUBLISHED_LENGTHS), "of DeepSea, compared by --figure", **define
     )
-    flags.DEFINE_string("published", None, "CSV of published results to draw beside them", **define)
+    path_flag.define(values, "published", None, "CSV of published results to draw beside them")
     flags.DEFINE_boolean("inspect", False, "draw heat maps of the agent's belief", **define)
     flags.DEFINE_list(
         "inspect_episodes", ["100", "500", "1000"], "episodes after which --inspect draws", **define
@@ -276,7 +277,7 @@ def run(options) -> int:
         options.figure: f"{name}_figure",
         options.inspect: f"{name}_{options.method}_inspect",
     }.get(True, f"{name}_{options.method}")
-    workdir = pathlib.Path(options.workdir or f"runs/tabular/{default}").expanduser()
+    workdir = pathlib.Path(options.workdir or f"runs/tabular/{default}")
     if options.figure:
         signal_number = run_figure(options, workdir)
     elif options.inspect:

@@ -218,15 +218,13 @@ def _write_metrics(path: pathlib.Path, seeds, result: experiment.Result) -> None
     }
     if result.metrics.unsolved is not None:
         fields["unsolved"] = result.metrics.unsolved
-    partial = path.with_suffix(".partial")
-    with partial.open("w", newline="") as file:
+    with files.replacing(path) as file:
         writer = csv.writer(file)
         writer.writerow(["seed", "episode", *fields])
         for row, seed in enumerate(seeds):
             for episode in range(total.shape[1]):
                 values = [f"{array[row, episode]:.7g}" for array in fields.values()]
                 writer.writerow([seed, episode, *values])
-    partial.rename(path)
 
 
 def _seconds_per_episode(timestamps: list[tuple[int, float]], num_seeds: int) -> float | None:

@@ -1,4 +1,4 @@
-"""Hyperparameters that a command line sets and that nothing of its run reads."""
+"""Hyperparameters that a command line or its file sets and that nothing of its run reads."""
 
 import dataclasses
 from collections.abc import Collection, Iterator
@@ -21,13 +21,13 @@ _OF_ROLLOUTS = {
 
 
 def warn(config: qusac.Config, given: Collection[str], *, is_offline: bool) -> None:
-    """Warns of each hyperparameter of a command line that has no effect.
+    """Warns of each hyperparameter of a command line or its file that has no effect.
 
     It is no mistake: a suite passes the same hyperparameters to all of its methods.
 
     Args:
         config: of the run.
-        given: the fields that the command line names; those of nested groups have dots.
+        given: the fields that they name, from `config_file.given_fields`.
         is_offline: whether the run learns from a dataset, F updates in one call.
     """
     said: set[str] = set()
@@ -44,8 +44,10 @@ def _unread(config: qusac.Config, is_offline: bool) -> Iterator[tuple[set[str], 
         of_dynamics = {f"dynamics.{field.name}" for field in dataclasses.fields(config.dynamics)}
         of_rollouts = _OF_ROLLOUTS - {"fit_every"} if is_offline else _OF_ROLLOUTS
         yield of_rollouts | of_dynamics, "critic_data 'replay' fits and rolls out no dynamics"
-    if method.local is None and method.direct is None:
+    if not method.estimates_u:
         yield _OF_RISK, f"method {config.method!r} has no uncertainty for λ to weigh"
+    if config.risk_schedule is not None:
+        yield {"risk"}, f"risk_schedule {config.risk_schedule} takes its place"
     if not config.uses_unet:
         yield _OF_UNET, f"method {config.method!r} trains no U-net"
     if not method.compares_actions:

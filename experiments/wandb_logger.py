@@ -5,7 +5,6 @@ account, `WANDB_PROJECT` and `WANDB_ENTITY` name the place.
 """
 
 import importlib
-import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -52,12 +51,13 @@ class Wandb:
         remedy = "remove it to begin another run there"
         known = files.read_json(self._path, remedy) if self._path.is_file() else {}
         self._last_step = int(known.get("last_step", -1))
+        has_begun = self._last_step >= 0  # if not, the workdir may be another run's by now
         try:
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", "qusac_jax"),
                 name=workdir.name,
                 dir=str(workdir),
-                id=known.get("id"),
+                id=known.get("id") if has_begun else None,
                 resume="allow",
                 config=hyperparameters(description) | {"seed": description.get("seed")},
             )
@@ -97,6 +97,4 @@ class Wandb:
 
     def _note(self, step: int) -> None:
         self._last_step = step
-        partial = self._path.with_suffix(".partial")
-        partial.write_text(json.dumps({"id": self._run.id, "last_step": step}) + "\n")
-        partial.rename(self._path)
+        files.write_json(self._path, {"id": self._run.id, "last_step": step})

@@ -54,8 +54,9 @@ def save_policy(
         ValueError: if it cannot be written; what was there before stays.
     """
     path = pathlib.Path(path).expanduser().absolute()
-    partial = path.with_name(f"{path.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial, previous = (path.with_name(f"{path.name}.{what}") for what in ("partial", "previous"))
+    for left_over in (partial, previous):
+        shutil.rmtree(left_over, ignore_errors=True)
     description = {
         **metadata,
         "hidden": list(hidden),
@@ -70,8 +71,10 @@ def save_policy(
             f"could not write the policy to {str(path)!r}: {first_line(error)}; check the folder's "
             "disk space and permissions, and run the training's command again with its --workdir"
         ) from error
-    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        path.rename(previous)
     partial.rename(path)
+    shutil.rmtree(previous, ignore_errors=True)
 
 
 def _write(path: pathlib.Path, actor: networks.Params, description: dict[str, Any]) -> None:

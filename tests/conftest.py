@@ -6,15 +6,16 @@ import pathlib
 import signal
 from collections.abc import Iterator
 
-# Tests compile many small programs and run each a few times: LLVM's optimisation and the newer
-# way to generate fused loops cost more than they gain here. Programs that the tests start inherit
-# the settings.
+# Tests compile many small programs and run each a few times: LLVM's optimisation, the newer way to
+# generate fused loops and code in many parts cost more than they gain here. Programs that the tests
+# start inherit the settings.
 os.environ["XLA_FLAGS"] = " ".join(
     (
         os.environ.get("XLA_FLAGS", ""),
         "--xla_backend_optimization_level=0",
         "--xla_llvm_disable_expensive_passes=true",
         "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_parallel_codegen_split_count=1",
     )
 ).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

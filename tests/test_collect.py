@@ -325,6 +325,7 @@ def test_names_of_datasets():
     assert name("--env=gym:Pendulum-v1") == "Pendulum-v1"
     assert name(f"--env={ENV}") == "Short-v0"
     assert name("--env=dmc:cartpole:swingup") == "cartpole-swingup"
+    assert name("--env=reacher_hard:sincos") == "reacher_hard-sincos"
     assert name("--env=pendulum", "--namespace=mine") == "mine/pendulum"
     assert name("--env=pendulum", "--name=x2") == "x2"
 

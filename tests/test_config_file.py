@@ -48,6 +48,15 @@ def test_a_run_of_before_a_field_was_there_comes_back_as_it_was(tmp_path):
     assert config_file.changed(config, given) == handover.config_of(tmp_path) == earlier
 
 
+def test_what_a_file_of_some_fields_says_is_given_as_what_flags_say(tmp_path):
+    options = online.make_flags()
+    file = write(tmp_path / "some.json", {"dynamics": {"decay": 1}, "risk": 2})
+    options(["program", file, "--config.gap_samples=3"])
+    assert config_file.given_fields(options) == {"dynamics.decay", "risk", "gap_samples"}
+    write(tmp_path / "some.json", {"config": {"risk": 2}})  # a run's has them all
+    assert config_file.given_fields(options) == {"gap_samples"}
+
+
 def test_only_the_result_of_file_and_flags_is_checked(tmp_path):
     file = write(tmp_path / "some.json", {"critic_steps": 5})
     with pytest.raises(ValueError, match="critic_steps 5 look ahead"):

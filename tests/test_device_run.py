@@ -176,22 +176,9 @@ def test_the_program_runs_on_the_device_by_itself_and_survives_kill_9(alone, tmp
 
 
 @pytest.mark.slow
-def test_seeds_on_two_devices_are_those_on_one(alone, tmp_path):
-    workdir = tmp_path / "two"
-    code, out, err = run(*TINY, f"--workdir={workdir}", num_devices=2)
-    assert code == 0, out + err
-    one, two = (
-        np.genfromtxt(path / "metrics.csv", delimiter=",", names=True) for path in (alone, workdir)
-    )
-    for name in one.dtype.names:
-        np.testing.assert_allclose(two[name], one[name], rtol=1e-3, atol=1e-4, err_msg=name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["inverted_pendulum", "inverted_pendulum:spring"])
-def test_a_task_of_brax_is_learned_from(task, tmp_path):
+def test_a_task_of_brax_is_learned_from(tmp_path):
     pytest.importorskip("brax")
-    code, out, err = run(*TINY, f"--env=brax:{task}", f"--workdir={tmp_path}/run")
+    code, out, err = run(*TINY, "--env=brax:inverted_pendulum", f"--workdir={tmp_path}/run")
     assert code == 0, out + err
     with (tmp_path / "run" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))

@@ -33,3 +33,21 @@ def test_outputs_that_cannot_be_written_are_found_before_the_work(tmp_path):
     for bad in (tmp_path, tmp_path / "file" / "picture.png", "/proc/picture.png"):
         with pytest.raises(ValueError, match="cannot be written"):
             files.check_writable(bad)
+
+
+def test_a_file_is_replaced_by_a_whole_one_or_stays(tmp_path):
+    path = tmp_path / "summary.json"
+    files.write_json(path, {"step": 1})
+
+    def write_half():
+        with files.replacing(path) as file:
+            file.write("half of")
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        write_half()
+    assert files.read_json(path) == {"step": 1}
+    assert list(tmp_path.iterdir()) == [path]
+    with files.replacing(path, "wb") as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new"

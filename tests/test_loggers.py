@@ -83,6 +83,12 @@ def test_a_continued_run_goes_on_in_the_same_place(stub, tmp_path):
     ]
 
 
+def test_a_workdir_in_which_nothing_was_logged_begins_anew(stub, tmp_path):
+    Wandb(tmp_path, ABOUT).close()
+    Wandb(tmp_path, ABOUT | {"seed": 7})
+    assert [run.options["id"] for run in stub] == [None, None]
+
+
 def test_without_an_account_it_is_said_what_to_do(stub, tmp_path, monkeypatch):
     wandb = sys.modules["wandb"]
 

@@ -15,6 +15,7 @@ import pytest
 import qusac_jax
 from experiments import cost, evaluate, handover, offline, online, program
 from experiments.offline_run import OfflineRun
+from experiments.studies import frozen_data, frozen_fits
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.policy import load_actor
 from qusac_jax.qusac import networks, replay
@@ -182,6 +183,24 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path, capsys, argumen
     assert train(tmp_path / "run", *arguments) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_what_has_no_effect_is_said(tmp_path, capsys):
+    (tmp_path / "fitted" / "dynamics").mkdir(parents=True)
+    unused = ["--preset=sac", f"--dynamics={tmp_path / 'fitted'}", "--termination=never"]
+    assert train(tmp_path / "run", *unused, "--memory") == 0
+    said = capsys.readouterr().err
+    assert "warning: dynamics has no effect" in said
+    assert "warning: termination has no effect" in said
+    (tmp_path / "some.json").write_text('{"updates_per_step": 3}')
+    assert train(tmp_path / "run", f"--config_file={tmp_path / 'some.json'}") == 2
+    assert "config.updates_per_step: offline a step is an update" in capsys.readouterr().err
+
+
+def test_studies_of_what_a_run_has_met_refuse_it(finished, capsys):
+    for study in (frozen_data, frozen_fits):
+        assert study.main(["study", str(finished)]) == 2
+        assert "learned from a dataset" in capsys.readouterr().err
 
 
 def test_dynamics_that_were_fitted_otherwise_are_refused(finished, tmp_path, capsys):

@@ -114,23 +114,6 @@ def test_a_run_compiles_each_function_once(finished):
 
 
 @pytest.mark.slow
-def test_seeds_on_two_devices_are_those_on_one(finished, tmp_path):
-    code, out, err = run(*TINY, f"--workdir={tmp_path}/run", num_devices=2)
-    assert code == 0, out + err
-    there, here = (
-        np.genfromtxt(path / "metrics.csv", delimiter=",", names=True)
-        for path in (finished, tmp_path / "run")
-    )
-    for name in there.dtype.names:
-        np.testing.assert_allclose(here[name], there[name], rtol=1e-3, atol=1e-4, err_msg=name)
-    compilations = [
-        json.loads((path / "summary.json").read_text())["compilations"]
-        for path in (finished, tmp_path / "run")
-    ]
-    assert compilations[0] == compilations[1]
-
-
-@pytest.mark.slow
 def test_a_seed_alone_is_the_seed_among_others(finished, tmp_path):
     workdir = tmp_path / "run"
     code, out, err = run(*TINY, "--num_seeds=1", "--seed=1", f"--workdir={workdir}")

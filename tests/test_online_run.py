@@ -6,13 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import online_run, report
+from experiments import online, online_run, report
 from experiments.run import Run
 from experiments.run_directory import RunDirectory
 from experiments.run_setup import Setup
 from qusac_jax import environments
 from qusac_jax.qusac.config import Config
 from tests.sizes import small
+from tests.test_online import TINY
 
 ENV = "gym:tests.short_env:Short-v0"
 SEEDS = [0, 1]
@@ -89,3 +90,17 @@ def test_the_bar_says_what_it_waits_for():
     assert said == ["fitting the model", ""]
     with Run._busy(types.SimpleNamespace(_bar=None), "fitting the model"):
         pass
+
+
+@pytest.mark.slow
+def test_a_finished_run_that_is_made_longer_is_as_if_it_had_been_so_from_the_start(
+    tiny_run, tmp_path
+):
+    command = ["online", *TINY, f"--workdir={tmp_path / 'run'}"]
+    assert online.main([*command, "--num_steps=70"]) == 0
+    assert online.main(command) == 0
+    lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    # It was evaluated at 70 steps, which the longer run is not.
+    kept = [line for line in lines if not line.startswith("70,")]
+    assert len(kept) == len(lines) - 2
+    assert kept == (tiny_run / "metrics.csv").read_text().splitlines()

@@ -91,7 +91,7 @@ def test_a_killed_run_goes_on_alone(tmp_path):
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_together(tmp_path):
     flags = [flag for flag in ONLINE if not flag.startswith("--termination")]
-    flags += ["--env=functional:tests.pendulum:Pendulum", "--num_steps=300"]
+    flags += ["--env=functional:tests.pendulum:Pendulum", "--preset=sac", "--num_steps=300"]
     path = tmp_path / "run"
     assert online.main(["online", *flags, "--num_steps=50", f"--workdir={path}"]) == 0
     processes = start("online", [*flags, f"--workdir={path}"])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments import run_directory
+from experiments import files
 from experiments.run_directory import RunDirectory
 
 
@@ -22,6 +22,7 @@ def test_a_directory_is_its_runs_from_when_something_was_computed(tmp_path, comp
     program = {"versions": {}, "git_commit": None, "device": "x"}
     RunDirectory(tmp_path, {"env": "y"} | program).close()
     (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "wandb.json").touch()
     RunDirectory(tmp_path, {"env": "x"} | program).close()
     assert json.loads((tmp_path / "config.json").read_text()) == {"env": "x"} | program
     (tmp_path / computed).parent.mkdir(exist_ok=True)
@@ -48,14 +49,14 @@ def test_a_full_disk_leaves_the_file_as_it_was_and_takes_no_room(tmp_path, monke
 
     new = tmp_path / "new"
     with monkeypatch.context() as patch:
-        patch.setattr(run_directory.os, "fsync", full)
+        patch.setattr(files.os, "fsync", full)
         with pytest.raises(ValueError, match=r"cannot be written.*No space left"):
             RunDirectory(new, {"env": "x"})
     assert [path.name for path in new.iterdir()] == [".lock"]
     directory = RunDirectory(new, {"env": "x"})
     before = (new / "config.json").read_text()
     with monkeypatch.context() as patch:
-        patch.setattr(run_directory.os, "fsync", full)
+        patch.setattr(files.os, "fsync", full)
         with pytest.raises(OSError, match="No space left"):
             directory.accept(0)
     directory.close()

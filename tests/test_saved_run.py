@@ -66,8 +66,9 @@ def test_more_episodes_than_copies_begin_with_the_same_ones(finished, monkeypatc
     many = evaluate.score(saved, step, actor, [0, 1], 3, 0)
     assert many.returns.shape == (2, 3)
     np.testing.assert_array_equal(many.returns[:, :2], few.returns)
-    third = evaluate.score(saved, step, actor, [0, 1], 1, 2)
-    np.testing.assert_array_equal(many.returns[:, 2:], third.returns)
+    # As many at once, or rounding differs.
+    next_two = evaluate.score(saved, step, actor, [0, 1], 2, 2)
+    np.testing.assert_array_equal(many.returns[:, 2:], next_two.returns[:, :1])
 
 
 def test_policies_of_checkpoints(finished, tmp_path):

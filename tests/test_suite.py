@@ -19,6 +19,7 @@ from experiments import (
     suite,
     suite_jobs,
     suite_ladder,
+    suite_plan,
     suite_queue,
     suite_report,
 )
@@ -319,8 +320,16 @@ def test_plan_has_every_combination_the_first_seeds_first(tmp_path):
 def test_plan_takes_a_preset_with_another_method(tmp_path):
     wanted = Combinations(["pendulum"], ["paper:ensemble_mean"], ["0"])
     (planned,) = plan(wanted, 1, (), tmp_path)
-    assert planned.name == "pendulum-paper_ensemble_mean-s0"
+    assert planned.name == "pendulum-paper+ensemble_mean-s0"
     assert planned.arguments[1:3] == ("--preset=paper", "--method=ensemble_mean")
+
+
+def test_each_run_of_a_plan_has_a_directory_of_its_own(tmp_path, monkeypatch):
+    wanted = Combinations(["pendulum"], ["explore:upper_bound", "explore_upper_bound"], ["0"])
+    assert len({run.path for run in plan(wanted, 1, (), tmp_path)}) == 2
+    monkeypatch.setattr(suite_plan, "_checked", lambda arguments: (1, {"config": {}}))
+    with pytest.raises(ValueError, match="two of them would have the directory 'a_b-sac'"):
+        plan(Combinations(["a:b", "a_b"], ["sac"], ["0"]), 1, (), tmp_path)
 
 
 def test_plan_takes_several_action_costs(tmp_path):

@@ -76,6 +76,11 @@ def test_they_are_named_with_the_reason(capsys):
         "config.fit_every",
         "config.risk",
     ]
+    explore = presets.get("explore")
+    unread.warn(explore, ["risk", "rollout_length"], is_offline=False)
+    assert capsys.readouterr().err == (
+        "warning: config.risk has no effect: risk_schedule linear:20:0.5:100000 takes its place\n"
+    )
     unread.warn(SAC, ["fit_every"], is_offline=True)  # one call makes so many updates
-    unread.warn(presets.get("explore"), ["risk_schedule", "unet_hidden"], is_offline=False)
+    unread.warn(explore, ["risk_schedule", "unet_hidden"], is_offline=False)
     assert not capsys.readouterr().err

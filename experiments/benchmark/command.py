@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, files, own_cores
+from experiments import cli, files, own_cores, path_flag
 from experiments.benchmark import measure, table, torch_agent, torch_baseline
 from experiments.benchmark.cases import CASES
 from experiments.benchmark.jobs import Job, Setting
@@ -40,8 +40,8 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_boolean("baselines", True, "time the plain baselines, too", **define)
     flags.DEFINE_string("env", "cartpole_swingup", "to step, and for the agents' sizes", **define)
     flags.DEFINE_enum("device", "auto", _DEVICES, "where to compute", **define)
-    flags.DEFINE_string("json", None, "file for the rows, a list of objects", **define)
-    flags.DEFINE_string("markdown", None, "file for the table", **define)
+    path_flag.define(values, "json", None, "file for the rows, a list of objects")
+    path_flag.define(values, "markdown", None, "file for the table")
     return values
 
 

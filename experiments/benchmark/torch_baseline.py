@@ -11,7 +11,7 @@ from qusac_jax.qusac import agent
 from qusac_jax.qusac.config import Config
 from qusac_jax.task import Task
 
-INSTALL = "PyTorch is not installed, so some ratios are missing: pip install 'qusac_jax[bench]'"
+INSTALL = "PyTorch is not installed, so some ratios are missing: pip install -e '.[bench]'"
 _UPDATES = 10  # of a call that is timed
 
 

@@ -52,7 +52,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer("step", None, "of the checkpoint; default the last", **define)
     flags.DEFINE_integer("seed_index", 0, "which seed of the run", 0, **define)
     config_file.define_flag(values)
-    flags.DEFINE_integer("seed", 0, "of the new agent", 0, 2**31 - 1, **define)
+    flags.DEFINE_integer("seed", 0, "of the new agent", 0, cli.MAX_SEED, **define)
     jax_settings.define_flags(values)
     return values
 
@@ -155,6 +155,7 @@ def measure(
 def run(options: Any, paths: Sequence[str]) -> None:
     """Learns as the flags say and prints the table."""
     saved = run_command.open_run(options, paths)
+    run_command.check_online(saved)
     step = saved.checkpoint(options.step)
     config = saved.config
     if options.config_file is not None:

@@ -151,7 +151,7 @@ def _environment(name: str) -> tuple[Any, spaces.Box | None, int | None]:
 
     Nothing is known of worlds of others, such as `own:world`.
     """
-    if ":" not in name or name.startswith("dmc:"):
+    if ":" not in name.removesuffix(":sincos") or name.startswith("dmc:"):
         from qusac_jax import environments  # slow to import
 
         spec = environments.spec(name)

@@ -23,7 +23,7 @@ STOP_RULES: tuple[str, ...] = get_args(StopRule)
 ROLLOUT_STARTS: tuple[str, ...] = get_args(RolloutStarts)
 # The first fit sees one transition fewer than the warm-up has steps, and holds the first of them
 # out.
-_LEAST_WARMUP = 3
+LEAST_WARMUP = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Config:
     # Data.
     replay_capacity: int = checked(100_000, _fields.integer(1))  # of D
     warmup_steps: int = checked(  # steps under the initial policy before anything is trained
-        5_000, _fields.integer(_LEAST_WARMUP, "the model needs data to fit and to hold out")
+        5_000, _fields.integer(LEAST_WARMUP, "the model needs data to fit and to hold out")
     )
     real_ratio: float = checked(0.0, _fields.fraction)  # of every batch from D, the rest by models
 
@@ -184,7 +184,7 @@ class Config:
         _fields.check_fields(self)
         if self.warmup_steps > self.replay_capacity:
             raise ValueError(
-                f"warmup_steps must lie in [{_LEAST_WARMUP}, replay_capacity = "
+                f"warmup_steps must lie in [{LEAST_WARMUP}, replay_capacity = "
                 f"{self.replay_capacity}], got {self.warmup_steps}; lower it, or raise "
                 "replay_capacity"
             )

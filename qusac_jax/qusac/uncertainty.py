@@ -56,6 +56,11 @@ class Method(NamedTuple):
     # by their difference.
     unit: float = 1.0
 
+    @property
+    def estimates_u(self) -> bool:
+        """Whether U is anything but 0."""
+        return self.local is not None or self.direct is not None
+
 
 def member_variance(x: jax.Array) -> jax.Array:
     """Unbiased variance over the leading member axis, `[N, ...] -> [...]`."""

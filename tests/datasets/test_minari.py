@@ -216,6 +216,8 @@ def test_save_refuses_and_leaves_nothing_behind(saved, root, episodes, monkeypat
         ValueError, match="observations have 3 numbers, but 'cartpole_swingup' has 5"
     ):
         save(episodes, env_name="cartpole_swingup")
+    with pytest.raises(ValueError, match=r"actions have 1 .* but 'reacher_hard:sincos' has \(2,\)"):
+        save(episodes, env_name="reacher_hard:sincos")
     with pytest.raises(ValueError, match=r"episode 1 must be a datasets\.Episode, got tuple"):
         save([episodes[0], tuple(episodes[1])])
     with pytest.raises(ValueError, match="reference must be a ScoreReference"):

@@ -268,9 +268,7 @@ def test_values_that_are_not_finite_stop_the_loop_on_the_host():
 @pytest.mark.parametrize(
     "task",
     [
-        "inverted_pendulum:spring",
         "inverted_pendulum",
-        "hopper:spring",
         "hopper",
         "walker2d:spring",
         "halfcheetah:spring",
@@ -300,7 +298,7 @@ def test_brax_tasks_end_where_their_termination_says(task):
     assert np.isfinite(results.next_observation).all()
     if task.startswith("halfcheetah"):
         assert not results.terminated.any()
-    elif task not in ("ant:spring", "hopper:spring"):  # which random actions do not topple
+    elif task != "ant:spring":  # which random actions do not topple
         assert results.terminated.any()
     # A new episode begins close to where all do, whatever happened before.
     started = results.observation[np.asarray(results.terminated)]

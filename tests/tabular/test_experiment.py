@@ -159,11 +159,15 @@ def test_learning_time_by_hand():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "total_regret", "learning_time"),
-    [("exact_ube", 55.0, 33.0), ("psrl", 132.4, 71.8)],  # published means, L = 10, 5 seeds
+    ("method", "num_episodes", "total_regret", "learning_time"),
+    [
+        # Published means of 1,000 episodes, L = 10, 5 seeds. In the last 700 `exact_ube` adds 1.2.
+        ("exact_ube", 300, 55.0, 33.0),
+        ("psrl", 1000, 132.4, 71.8),
+    ],
 )
-def test_small_case_of_the_deep_sea_figure(method, total_regret, learning_time):
-    config = config_of(method, 10, num_episodes=1000, **MAP)
+def test_small_case_of_the_deep_sea_figure(method, num_episodes, total_regret, learning_time):
+    config = config_of(method, 10, num_episodes=num_episodes, **MAP)
     result = experiment.run(environments.deep_sea(10), range(5), config=config)
     np.testing.assert_allclose(result.regret.sum(1).mean(), total_regret, rtol=0.1)
     np.testing.assert_allclose(
