@@ -124,6 +124,7 @@ def test_limits_count_all_products_and_both_directions_of_all_copies(monkeypatch
     np.testing.assert_array_equal(measure._copies(jnp.zeros(16), 10), np.full(16, 10.0))
 
 
+@pytest.mark.slow
 def test_xla_counts_the_products_that_cost_counts_by_hand():
     config = dataclasses.replace(
         presets.get("qusac"),

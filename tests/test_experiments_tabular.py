@@ -91,6 +91,7 @@ def interrupt(progress, *arguments):
     return process.returncode, out, shown
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
     options = ("--length=4", "--num_seeds=2", "--num_episodes=1000", "--method=psrl")
     code, out, _ = interrupt("20/1000", *options, f"--workdir={tmp_path / 'stopped'}")

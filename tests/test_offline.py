@@ -203,6 +203,7 @@ def test_studies_of_what_a_run_has_met_refuse_it(finished, capsys):
         assert "learned from a dataset" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_dynamics_that_were_fitted_otherwise_are_refused(finished, tmp_path, capsys):
     arguments = [f"--dynamics={finished}", "--config.dynamics.patience=2"]
     assert train(tmp_path / "run", *arguments) == 2

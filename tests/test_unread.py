@@ -53,6 +53,7 @@ def unread_fields(config: qusac.Config) -> set[str]:
     return {name for names, _ in unread._unread(config, is_offline=False) for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [PLAIN, PAPER, SAC])
 def test_they_have_no_effect(config):
     config = small(config)

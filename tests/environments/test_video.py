@@ -15,6 +15,7 @@ def oscillate(observation):
     return np.sign(observation[-1:] + 1e-6)
 
 
+@pytest.mark.slow
 def test_a_video_shows_the_episode(tmp_path):
     imageio = pytest.importorskip("imageio.v2")
     pytest.importorskip("imageio_ffmpeg")

@@ -403,6 +403,7 @@ def test_errors_of_learned_ends_are_shares_of_what_is_held_out(log_odds, missed,
     assert float(values["missed_ends"]) == 0.0
 
 
+@pytest.mark.slow
 def test_every_second_rollout_starts_by_value():
     config = dataclasses.replace(
         SMALL,

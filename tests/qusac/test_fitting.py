@@ -62,6 +62,7 @@ def fitted(request):
     return fit(fresh(), buffer, jax.random.key(1), **options)
 
 
+@pytest.mark.slow
 def test_recovers_means_and_noise(fitted):
     dynamics, _ = fitted
     test = linear_gaussian(jax.random.key(2), 500)
@@ -79,6 +80,7 @@ def test_recovers_means_and_noise(fitted):
     np.testing.assert_allclose(std.mean((0, 1)), NOISE, rtol=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
 def test_predicted_noise_is_no_larger_than_the_errors(beta):
     # Rollouts draw from it: far above the errors, it ends what a policy could hold for long.

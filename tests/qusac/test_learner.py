@@ -82,6 +82,7 @@ def one_step_batch(key, size=64):
     )
 
 
+@pytest.mark.slow
 def test_one_step_value_is_the_reward_and_the_actor_finds_its_maximum():
     learner, _ = train(PROBE, one_step_batch, 1_500)
     test = one_step_batch(jax.random.key(9), 200)
@@ -247,6 +248,7 @@ def test_a_u_that_is_too_high_is_forgotten_at_the_rate_of_its_target():
     assert float(slow) > 100.0 * float(limit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip_u", [False, True])
 def test_targets_of_the_unet_are_capped_at_the_bound(clip_u):
     # A target U-net that stays far too high, about e^12, is only followed without the cap.
@@ -336,6 +338,7 @@ def test_members_that_agree_are_not_uncertain(method):
     np.testing.assert_allclose(local, 0.0, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [pytest.param("pombu", marks=pytest.mark.slow), "exact_ube"])
 def test_local_uncertainty_is_that_of_loops_over_members(method):
     config = dataclasses.replace(PROBE, method=method, num_members=3, num_critics=2, discount=0.9)

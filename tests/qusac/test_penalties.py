@@ -36,6 +36,7 @@ def test_mopo_is_about_the_predicted_noise_and_not_about_disagreement():
     np.testing.assert_array_equal(PENALTIES["mopo"](agree, std), PENALTIES["mopo"](disagree, std))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.0, pytest.param(1.0, marks=pytest.mark.slow), 2.5])
 def test_rollouts_store_rewards_less_the_penalty_of_all_members(scale):
     config = dataclasses.replace(MODEL_BASED, penalty_scale=scale)

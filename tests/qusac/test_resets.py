@@ -37,6 +37,7 @@ def learned(num_updates, seed=0):
     return state
 
 
+@pytest.mark.slow
 def test_networks_begin_anew_after_so_many_updates_and_not_before():
     for num_updates, is_due in ((5, False), (6, True), (7, True)):
         before = learned(num_updates).learner
@@ -71,6 +72,7 @@ def test_what_is_known_of_the_task_stays():
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_each_seed_has_its_own_turn():
     states = jax.tree.map(lambda *x: jnp.stack(x), learned(6, seed=1), learned(5, seed=2))
     after = jax.vmap(roll_out)(states).learner

@@ -86,6 +86,7 @@ def test_a_schedule_may_wait_for_a_positive_reward(awaits, unrewarded):
     assert int(state.learner.num_updates) == unrewarded + 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("highest", [0.0, 1.0])
 def test_a_schedule_that_waits_stays_at_its_start(highest):
     waiting = small(

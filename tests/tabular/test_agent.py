@@ -100,6 +100,7 @@ def test_deterministic_problems_with_an_even_prior_need_no_products():
     assert not _likely_paths.is_rounding(jnp.max(likely.unexplained))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["exact_ube", pytest.param("ensemble_var", marks=pytest.mark.slow), "moments"]
 )

@@ -89,6 +89,7 @@ def test_seed_axes_agree_and_seeds_are_independent():
         np.testing.assert_allclose(metrics.expected_return, metrics.episode_return, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_stopped_and_continued_equals_undisturbed():
     environment = environments.deep_sea(4)
     config = config_of("exact_ube", 4, num_episodes=10, num_chunks=5)
