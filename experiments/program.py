@@ -257,9 +257,7 @@ def train(
         if options.env_processes != 1 and environments.functional.is_functional(spec.name):
             files.warn(f"env_processes has no effect: {spec.name!r} steps on the device")
         if options.termination not in (None, _LEARNED) and not config.uses_model:
-            files.warn(
-                "termination has no effect: only rollouts of a model ask when an episode ends"
-            )
+            files.warn("termination has no effect: without a model nothing is rolled out")
         unread.warn(config, config_file.given_fields(options), is_offline="dataset" in about)
         if options.memory:
             print(cost.describe_memory(config, task, len(own_seeds), devices))
