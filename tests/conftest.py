@@ -4,7 +4,7 @@ import gc
 import os
 import pathlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 # Tests compile many small programs and run each a few times: LLVM's optimisation, the newer way to
 # generate fused loops and code in many parts cost more than they gain here. Programs that the tests
@@ -45,6 +45,19 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     workdir = tmp_path_factory.mktemp("runs") / "run"
     assert online.main(["online", *TINY, f"--workdir={workdir}"]) == 0
     return workdir
+
+
+@pytest.fixture
+def run_here(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """`experiments.online` in this process, which saves starting one: exit code and output."""
+    from experiments import online
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = online.main(["online", *arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
 
 
 @pytest.fixture(scope="module", autouse=True)
