@@ -83,7 +83,13 @@ def test_solvers_and_their_gradients(solve):
     assert_lowers(jax.grad(lambda *arrays: jnp.sum(solve(*arrays).v), (0, 1, 2)), *arguments)
 
 
-@pytest.mark.parametrize("method", ["exact_ube", "psrl", "moments"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "exact_ube",
+        *[pytest.param(name, marks=pytest.mark.slow) for name in ("psrl", "moments")],
+    ],
+)
 def test_tabular_experiment(method):
     environment = tabular_environments.deep_sea(5)
     on_device = experiment.to_device(environment)

@@ -91,9 +91,11 @@ def test_bellman_equals_dense(seed, discount):
     [
         ("difference", True),
         ("ensemble_variance", False),
-        ("decompose", False),
         *[pytest.param(name, True, marks=pytest.mark.slow) for name in ("total", "gap")],
-        *[pytest.param(name, False, marks=pytest.mark.slow) for name in ("pombu", "upper_bound")],
+        *[
+            pytest.param(name, False, marks=pytest.mark.slow)
+            for name in ("decompose", "pombu", "upper_bound")
+        ],
     ],
 )
 @settings(max_examples=4, deadline=None)

@@ -118,6 +118,7 @@ def test_an_answer_that_was_not_read_is_not_taken_for_another(env, monkeypatch):
         env.state()
 
 
+@pytest.mark.slow
 def test_they_end_with_the_process_that_started_them():
     code = (
         "import os, signal\n"

@@ -115,7 +115,14 @@ def test_two_step_value_is_discounted_once():
     np.testing.assert_allclose(q, jnp.broadcast_to(jnp.array([0.5, 1.0]), q.shape), atol=0.05)
 
 
-@pytest.mark.parametrize(("num_steps", "value"), [(0, 1.0), (1, 2.0), (2, 4 / 3)])
+@pytest.mark.parametrize(
+    ("num_steps", "value"),
+    [
+        pytest.param(0, 1.0, marks=pytest.mark.slow),
+        pytest.param(1, 2.0, marks=pytest.mark.slow),
+        (2, 4 / 3),
+    ],
+)
 def test_what_follows_several_steps_is_discounted_as_often(num_steps, value):
     # From a state back to it in n steps that earn 1 together: Q = 1 / (1 - 0.5^n), or 1 at an end.
     state, rewards = jnp.zeros((64, 1)), jnp.ones(64)

@@ -51,6 +51,7 @@ def test_networks_begin_anew_after_so_many_updates_and_not_before():
         assert not resets.is_due(after, CONFIG)
 
 
+@pytest.mark.slow
 def test_what_is_known_of_the_task_stays():
     before = learned(6)
     after = roll_out(learned(6))

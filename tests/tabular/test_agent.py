@@ -78,7 +78,7 @@ def test_variance_is_that_of_the_general_solver(method):
     np.testing.assert_allclose(ours.mean_q, values.q, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("discount", [0.0, 0.5, 0.99])
+@pytest.mark.parametrize("discount", [0.0, pytest.param(0.5, marks=pytest.mark.slow), 0.99])
 @pytest.mark.parametrize("belief", [some_belief(), deterministic_belief()], ids=["any", "paths"])
 @pytest.mark.parametrize(("max_iterations", "least_states"), [(60, 1), (0, 1), (60, 99)])
 def test_moments_are_the_closed_form(monkeypatch, discount, belief, max_iterations, least_states):
