@@ -203,7 +203,8 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
     )
     tabular_setup.check_run(options, environment, config, 1)
     if environment.cells is None:
-        raise ValueError(f"inspect draws grids, which env {options.env!r} is none of")
+        what = f"env {options.env!r} is none" + " with --timed; leave that out" * options.timed
+        raise ValueError(f"inspect draws grids, but {what}")
     return tabular_inspect.run(
         environment,
         config,

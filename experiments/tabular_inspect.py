@@ -51,6 +51,7 @@ def run(
         },
     )
     progress = begun = experiment.begin(environment, [seed], config=config)
+    directory.accept(0)
     snapshots, stopped_by, timestamps = [], None, []
     bar = tabular_run.progress_bar(total=drawn_at[-1])
     with cli.stop_signals() as stopped, bar:

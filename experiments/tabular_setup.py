@@ -1,10 +1,8 @@
 """From the flags of `experiments.tabular` to an environment and the settings of a run on it."""
 
 import jax
-import numpy as np
 
 from experiments import tabular_cost, tabular_environments
-from qusac_jax import posterior
 from qusac_jax.sparse import Sparse
 from qusac_jax.tabular import agent, environments, experiment
 
@@ -60,16 +58,10 @@ def make_config(
         ),
         num_episodes=num_episodes,
         count_weight=float(length) if is_sea else 1.0,
-        noise_precision=_noise_precision(environment),
+        noise_precision=environment.noise_precision,
         seed_axis=seed_axis,
         num_chunks=_num_chunks(options, length),
     )
-
-
-def _noise_precision(environment: environments.Environment) -> float:
-    """Of the noisiest reward: agents assume one precision for all."""
-    std = 0.0 if environment.reward_std is None else float(np.max(environment.reward_std))
-    return min(1 / std**2, posterior.NEARLY_NOISELESS) if std else posterior.NEARLY_NOISELESS
 
 
 def _num_chunks(options, length: int) -> int:

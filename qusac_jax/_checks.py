@@ -288,6 +288,29 @@ def check_policy(policy) -> None:
         )
 
 
+def check_actions(policy, num_states: int, num_actions: int) -> None:
+    """Raises `ValueError` unless it is a deterministic policy; of tracers, shape and kind count.
+
+    Args:
+        policy: `[S]` integers in 0 .. A-1.
+        num_states: S.
+        num_actions: A.
+    """
+    actions = integers("policy", policy)
+    if actions.shape != (num_states,):
+        raise ValueError(
+            f"policy must hold an action for each state, shape [S] = ({num_states},), got "
+            f"{actions.shape}"
+        )
+    if is_concrete(actions):
+        with jax.ensure_compile_time_eval():
+            least, most = int(jnp.min(actions)), int(jnp.max(actions))
+        if least < 0 or most >= num_actions:
+            raise ValueError(
+                f"policy must be in 0 .. {num_actions - 1}, got values from {least} to {most}"
+            )
+
+
 def _check_terminates(transition, policy: np.ndarray, name: str) -> None:
     """Raises unless from each state a positive probability leads out of the MDP."""
     for flow in _flows(transition, policy):

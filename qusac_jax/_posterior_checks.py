@@ -34,6 +34,20 @@ def check_number(name: str, value: Any, dtype: np.dtype) -> None:
         raise ValueError(f"{name} must be finite in {dtype}, got {value}")
 
 
+def check_posterior(posterior: Any) -> None:
+    """Raises `ValueError` unless it is one `Posterior`; works on tracers too."""
+    if not hasattr(posterior, "concentration"):
+        raise ValueError(
+            f"posterior must be a Posterior, as init returns it, got {type(posterior).__name__}"
+        )
+    shape = np.shape(posterior.reward_mean)
+    if len(shape) != 2:
+        raise ValueError(
+            f"posterior must be one belief with rewards [S, A], got rewards of shape {shape}; use "
+            "`jax.vmap` for several"
+        )
+
+
 def check_support(support, num_states: int, num_actions: int) -> np.ndarray:
     """The successors `[S, A, K]` in NumPy; raises `ValueError` unless they can be some."""
     support = np.asarray(support)

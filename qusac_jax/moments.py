@@ -19,6 +19,7 @@ from qusac_jax._checks import (
     is_concrete,
 )
 from qusac_jax._next_values import average, next_mean, next_variance, with_derivative_of
+from qusac_jax._posterior_checks import check_posterior
 
 if TYPE_CHECKING:
     from qusac_jax.posterior import Posterior
@@ -98,6 +99,7 @@ def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Num
 
 
 def _check_dense(posterior):
+    check_posterior(posterior)
     if posterior.support is not None:
         raise ValueError(
             "posterior has a support, whose covariances solve_moments does not compute sparsely; "

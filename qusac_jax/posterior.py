@@ -20,6 +20,7 @@ from qusac_jax._checks import check_count, check_key, check_real, check_scalars,
 from qusac_jax._posterior_checks import (
     check_dtype,
     check_number,
+    check_posterior,
     check_prior,
     check_support,
     check_supported,
@@ -45,6 +46,7 @@ NEARLY_NOISELESS = 1e6  # inverse variance of a reward that one observation make
 
 _PRIOR_ROUNDING = 1e-6  # relative; a concentration may be this much below its prior
 SAMPLE_ARRAYS = 2  # of the size of a sample, which XLA takes on CPU, the result among them
+_SPARSE_WORK = 48  # bytes that sorting and summing the successors takes on the host, each
 _SMALL = 2**26  # bytes; what takes less is not worth asking how much memory there is
 
 
@@ -157,6 +159,8 @@ def _init_sparse(
             f"concentration must be a scalar or have the shape of support {support.shape}, got "
             f"{given.shape}"
         )
+    needed = support.size * (dtype.itemsize + _SPARSE_WORK)
+    _check_memory(needed, "the belief", "list fewer successors")
     listed, prior = sparse.distinct(support, np.broadcast_to(given, support.shape))
     if given.ndim == 0:
         prior = np.where(listed >= 0, given, 0.0)
@@ -197,7 +201,7 @@ def update(
         ValueError: for lengths that differ and for what is no number, and outside `jit` for values
             out of their ranges, also if they overflow.
     """
-    _check_posterior(posterior)
+    check_posterior(posterior)
     transitions = _check_are_transitions(transitions)
     check_real(weight=weight, noise_precision=noise_precision)
     check_scalars(noise_precision=noise_precision)
@@ -216,13 +220,6 @@ def update(
     if is_concrete(*jax.tree.leaves(updated)):
         _check_overflow(updated)
     return updated
-
-
-def _check_posterior(posterior: Any) -> None:
-    if not isinstance(posterior, Posterior):
-        raise ValueError(
-            f"posterior must be a Posterior, as init returns it, got {type(posterior).__name__}"
-        )
 
 
 def _check_are_transitions(transitions: Any) -> Transitions:
@@ -251,7 +248,12 @@ def _is_finite(posterior: Posterior) -> jax.Array:
 
 @jax.jit
 def _update(posterior, transitions, weight, noise_precision) -> Posterior:
-    state, action, reward, next_state = transitions
+    state, action, next_state = (
+        # A bound that does not fit into the dtype of the indices would wrap around.
+        x.astype(jnp.promote_types(x.dtype, jnp.int32))
+        for x in (transitions.state, transitions.action, transitions.next_state)
+    )
+    reward = jnp.asarray(transitions.reward)
     if not state.shape == action.shape == reward.shape == next_state.shape:
         raise ValueError(
             "transitions must have one length T in all fields, got shapes "
@@ -316,7 +318,7 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
         ValueError: if n is below 1 or too large for the memory, and outside `jit` if a
             concentration is below its prior.
     """
-    _check_posterior(posterior)
+    check_posterior(posterior)
     check_key(key)
     n = check_count("n", n)
     remedy = "use a smaller n, and sample several times"

@@ -44,8 +44,20 @@ def from_dense(transition: chex.Array) -> Sparse:
     """The sparse form of `[S, A, S]` or `[N, S, A, S]`, with one `next_state` for all members.
 
     For use outside `jit`. K is the largest number of successors of a pair.
+
+    Raises:
+        ValueError: for another rank, and for entries that are negative, NaN or infinite.
     """
     transition = np.asarray(transition)
+    if transition.ndim not in (3, 4) or transition.shape[-1] != transition.shape[-3]:
+        raise ValueError(
+            f"transition must have shape [S, A, S] or [N, S, A, S], got {transition.shape}"
+        )
+    if not np.all((transition >= 0) & (transition < np.inf)):
+        raise ValueError(
+            "transition must be finite and not negative, got values from "
+            f"{transition.min():.6g} to {transition.max():.6g}"
+        )
     possible = (transition > 0).reshape(-1, *transition.shape[-3:]).any(0)
     num_successors = max(1, possible.sum(-1).max())
     first = np.argsort(~possible, axis=-1, kind="stable")[..., :num_successors]
@@ -59,6 +71,7 @@ def to_dense(transition: Sparse) -> jax.Array:
     """The transition `[.., S, A, S]` of a sparse one."""
     num_states = transition.num_states
     own, probability = map(jnp.asarray, transition)
+    own = own.astype(jnp.promote_types(own.dtype, jnp.int32))  # which num_states fits into
     next_state = states(own, num_states)
     probability = masses(own, num_states, probability)
     rows = probability.reshape(-1, probability.shape[-1])
@@ -81,10 +94,11 @@ def distinct(next_state: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np
     order = np.argsort(next_state, axis=-1, kind="stable")
     next_state = np.take_along_axis(next_state, order, -1)
     weight = np.take_along_axis(weight, order, -1)
-    is_first = next_state >= 0
-    is_first[..., 1:] &= next_state[..., 1:] != next_state[..., :-1]
-    same = next_state[..., :, None] == next_state[..., None, :]  # [.., K, K]
-    total = np.sum(same * weight[..., None, :], -1)
+    begins = np.ones(next_state.shape, bool)
+    begins[..., 1:] = next_state[..., 1:] != next_state[..., :-1]
+    group = np.cumsum(begins.ravel()) - 1
+    total = np.bincount(group, weight.ravel())[group].reshape(weight.shape)
+    is_first = begins & (next_state >= 0)
     return np.where(is_first, next_state, -1), np.where(is_first, total, 0.0)
 
 

@@ -198,10 +198,11 @@ def solve_pombu(
     mean_transition: Transition | None = None,
     mean_reward: chex.Array | None = None,
 ) -> Variance:
-    """Upper bound of the epistemic variance from the UBE of Zhou et al. (2020).
+    """Bound of the epistemic variance in acyclic MDPs, from the UBE of Zhou et al. (2020).
 
     The qvariance pombu of Algorithm 1 line 4: eq. (5), ube_pombu, whose local uncertainty is w of
-    eq. (4), pombu_rewards (in Q-form: appendix B.3, pombu_q_rewards), never negative. Arguments,
+    eq. (4), pombu_rewards (in Q-form: appendix B.3, pombu_q_rewards), never negative. With cycles
+    the result is no bound and can be far below the variance, as that of `solve_exact`. Arguments,
     result and errors are those of `solve_exact`.
     """
     solver = functools.partial(_solve_ube, form="pombu")
@@ -217,11 +218,13 @@ def solve_upper_bound(
     mean_transition: Transition | None = None,
     mean_reward: chex.Array | None = None,
 ) -> Variance:
-    """Looser bound from a UBE whose local uncertainty is the members' variance of Q.
+    """Propagated variance of the members' values: a UBE whose local uncertainty is that of Q.
 
     The qvariance upper_bound of Algorithm 1 line 4. Its local uncertainty is w-hat_ub of eq. (12),
-    modified_rewards, dividing by N (in V-form: the members' variance of V). Arguments, result and
-    errors are those of `solve_exact`.
+    modified_rewards, dividing by N (in V-form: the members' variance of V). It is propagated times
+    discount^2, as in the paper's loss of the U-net, so that the result is at least discount^2
+    times `ensemble_variance`: a bound of the variance at discount 1, and below it for known rewards
+    of which nothing follows. Arguments, result and errors are those of `solve_exact`.
     """
     solver = functools.partial(_solve_ube, form="upper_bound")
     return _checked(solver, 1, transition, reward, policy, discount, mean_transition, mean_reward)

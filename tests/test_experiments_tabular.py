@@ -184,8 +184,8 @@ def test_agents_know_the_noise_of_rewards():
     assert defaults("--env=umbrella", "--size=1").noise_precision == 1e6  # no step but the last
     assert defaults("--env=chain").noise_precision == 1e6
     make: Any = lambda std: types.SimpleNamespace(reward_std=np.array([[0.0, std]]))
-    assert tabular_setup._noise_precision(make(0.5)) == 4.0
-    assert tabular_setup._noise_precision(make(1e-9)) == 1e6
+    assert make(0.5).noise_precision == 4.0
+    assert make(1e-9).noise_precision == 1e6
 
 
 @pytest.fixture
@@ -267,6 +267,11 @@ def test_inspect_draws_heat_maps(tmp_path):
     assert (tmp_path / "inspect.png").stat().st_size > 0
     assert json.loads((tmp_path / "summary.json").read_text())["num_episodes"] == 4
     assert (tmp_path / "metrics.csv").read_text().count("\n") == 1 + 4
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "git_commit": "another"}))
+    assert run(*options) == 0
+    again = json.loads((tmp_path / "config.json").read_text())
+    assert again["git_commit"] == config["git_commit"]
 
 
 @pytest.mark.slow
@@ -347,6 +352,10 @@ def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, conte
         (["--seed=-1"], "seed"),
         (["--seed=99999999999999999999999"], "seed"),
         (["--figure", "--published=missing.csv"], "missing.csv"),
+        (
+            ["--length=4", "--inspect", "--timed", "--inspect_episodes=2"],
+            "env 'deep_sea' is none with --timed; leave that out",
+        ),
         (["--inspect", "--inspect_episodes=0"], "inspect_episodes must be positive"),
         (["--inspect", "--num_episodes=1", "--inspect_episodes=x"], "must be integers"),
         (["--inspect", "--num_episodes=3", "--inspect_episodes=5"], "leave num_episodes out"),

@@ -121,7 +121,7 @@ def test_predicted_bytes_of_planning_are_near_those_that_xla_takes(method):
     policy = np.zeros(num_states, np.int32)
     start = agent.init_warm_start(num_states, config.agent)
     key = jax.random.key(0)
-    lowered = agent.optimize.lower(belief, policy, start, key, config=config.agent)
+    lowered = agent._optimize.lower(belief, policy, start, key, config=config.agent)
     taken = lowered.compile().memory_analysis().temp_size_in_bytes
     predicted = tabular_cost.memory(environment, config, 1).planning
     assert taken / 3 < predicted < 6 * taken
@@ -135,6 +135,9 @@ def test_samples_and_beliefs_that_are_too_large_are_refused():
     for num_states in (10**6, 10**12):
         with pytest.raises(ValueError, match=r"the belief would take about .* lower num_states"):
             posterior.init(num_states, 2)
+    support = np.broadcast_to(np.int32(0), (10**5, 2, 10**5))
+    with pytest.raises(ValueError, match=r"the belief would take about .* fewer successors"):
+        posterior.init(10**5, 2, support=support)
 
 
 def test_available_memory_is_that_of_the_device_or_the_host(tmp_path, monkeypatch):

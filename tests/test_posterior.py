@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qusac_jax import _dirichlet, _variates, posterior, sparse
+from qusac_jax import _dirichlet, _variates, posterior, sparse, ube
 
 
 def visits(rng, num_transitions=7, num_states=5, num_actions=2):
@@ -338,6 +338,37 @@ def test_entries_out_of_range_or_without_weight_leave_the_belief_alone(index, we
     after = jax.jit(posterior.update)(belief, data, weight=weight)
     for name in ("concentration", "reward_mean", "reward_precision"):
         np.testing.assert_array_equal(getattr(after, name), getattr(belief, name))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16])
+def test_small_integers_count_as_others_do(dtype):
+    state = np.arange(256)
+    data = posterior.Transitions(state, 0 * state, np.ones(256), state[::-1])
+    small = posterior.Transitions(*(np.asarray(x, dtype) for x in data))._replace(
+        reward=data.reward
+    )
+    for belief in (posterior.init(256, 2), posterior.init(400, 2, concentration=1.0)):
+        expected = posterior.update(belief, data)
+        for update in (posterior.update, jax.jit(posterior.update)):
+            jax.tree.map(np.testing.assert_array_equal, update(belief, small), expected)
+    assert expected.reward_precision[:256, 0].min() > 1e5
+
+
+def test_several_beliefs_are_for_vmap():
+    belief = posterior.init(3, 2)
+    several = jax.tree.map(lambda x: jnp.stack([x, x]), belief)
+    lists = posterior.Transitions([0, 1], [0, 1], [1.0, 2.0], [1, 3])
+    message = r"one belief with rewards \[S, A\], got rewards of shape \(2, 3, 2\); use `jax.vmap`"
+    for use in (
+        lambda belief: posterior.update(belief, lists),
+        lambda belief: posterior.sample(belief, jax.random.key(0), 1),
+        lambda belief: ube.solve_moments(belief, np.ones((3, 2)) / 2, 0.9),
+    ):
+        with pytest.raises(ValueError, match=message):
+            use(several)
+        jax.vmap(use)(several)
+    with pytest.raises(ValueError, match=r"posterior must be a Posterior, .* got Mdp"):
+        ube.solve_moments(posterior.mean(belief), np.ones((3, 2)) / 2, 0.9)
 
 
 def test_transitions_of_different_lengths_are_refused():

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -75,6 +76,35 @@ def test_from_dense_and_back():
     again = sparse.from_dense(dense)
     assert again.next_state.ndim == 3
     np.testing.assert_allclose(sparse.to_dense(again), dense)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -0.1])
+def test_from_dense_drops_nothing(wrong):
+    with pytest.raises(ValueError, match="transition must be finite and not negative"):
+        sparse.from_dense([[[wrong, 0.5]], [[0.0, 0.0]]])
+    with pytest.raises(ValueError, match=r"must have shape \[S, A, S\].*got \(2, 2\)"):
+        sparse.from_dense(np.eye(2))
+
+
+def test_small_integers_name_as_many_states_as_others():
+    next_state = np.arange(256, dtype=np.uint8).reshape(256, 1, 1)
+    dense = sparse.to_dense(sparse.Sparse(next_state, np.ones((256, 1, 1))))
+    np.testing.assert_array_equal(dense[:, 0], np.eye(256))
+
+
+def test_successors_are_counted_once_in_proportional_memory():
+    rng = np.random.default_rng(0)
+    given, weight = rng.integers(-1, 5, (6, 2, 9)), rng.random((6, 2, 9))
+    listed, total = sparse.distinct(given, weight)
+    for i in np.ndindex(6, 2):
+        expected = {s: weight[i][given[i] == s].sum() for s in set(given[i]) - {-1}}
+        assert sorted(listed[i][listed[i] >= 0]) == sorted(expected)
+        for s, mass in zip(listed[i], total[i], strict=True):
+            np.testing.assert_allclose(mass, expected.get(s, 0.0))
+    tracemalloc.start()
+    sparse.distinct(np.zeros((2, 2, 4000), int), np.ones((2, 2, 4000)))
+    assert tracemalloc.get_traced_memory()[1] < 100 * 16_000  # an array [.., K, K] has 64 MB
+    tracemalloc.stop()
 
 
 @checked

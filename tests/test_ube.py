@@ -227,6 +227,26 @@ def test_upper_bound_is_above_the_variance_of_an_enumerated_belief():
     result = ube.solve_upper_bound(transition, reward, policy, 1.0)
     assert np.all(result.v >= v.var(0) - 1e-12)
     assert np.all(result.q >= q.var(0) - 1e-12)
+    for discount in (0.3, 0.9):
+        v, q = member_values(transition, reward, policy, discount)
+        result = ube.solve_upper_bound(transition, reward, policy, discount)
+        assert np.all(result.v >= discount**2 * v.var(0) - 1e-12)
+        assert np.all(result.q >= discount**2 * q.var(0) - 1e-12)
+
+
+def test_no_bound_where_it_is_documented_to_be_none():
+    # One step into a known end, or into a known reward: nothing to propagate after the first.
+    member = lambda p: [[[0.0, p]], [[0.0, 0.0]]]
+    transition = np.array([member(p) for p in (0.2, 0.4, 0.6, 0.8)])
+    reward = np.tile([[0.0], [1.0]], (4, 1, 1))
+    found = ube.solve_upper_bound(transition, reward, np.ones((2, 1)), 0.5)
+    true = ube.ensemble_variance(transition, reward, np.ones((2, 1)), 0.5)
+    np.testing.assert_allclose(found.v, 0.25 * true.v)
+    # A state that returns to itself pays the same unknown reward again and again.
+    transition, reward = np.ones((4, 1, 1, 1)), np.array([-1.0, 0.0, 1.0, 2.0]).reshape(4, 1, 1)
+    found = ube.solve_pombu(transition, reward, np.ones((1, 1)), 0.9)
+    true = ube.ensemble_variance(transition, reward, np.ones((1, 1)), 0.9)
+    np.testing.assert_allclose(true.v / found.v, (1 - 0.9**2) / (1 - 0.9) ** 2)
 
 
 @checked

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax import _likely_paths, _sparse_products, linear, moments, posterior, sparse
-from qusac_jax._checks import check_count
+from qusac_jax._checks import check_actions, check_count
 from qusac_jax._fields import check_choice
 from qusac_jax._next_values import next_mean
+from qusac_jax._posterior_checks import check_posterior
 from qusac_jax._sparse_products import Flow
 
 METHODS = (
@@ -68,8 +69,9 @@ class Config:
         for name in ("num_members", "max_steps"):
             check_count(name, getattr(self, name))
         for name in ("risk", "min_local"):
-            if not abs(getattr(self, name)) < float("inf"):
-                raise ValueError(f"{name} must be finite, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is None or not abs(value) < float("inf"):
+                raise ValueError(f"{name} must be finite, got {value}")
 
 
 class WarmStart(NamedTuple):
@@ -83,7 +85,7 @@ class WarmStart(NamedTuple):
 class Evaluation(NamedTuple):
     """What the agent believes about its policy."""
 
-    mean_q: jax.Array  # [S, A] Q of the mean MDP
+    mean_q: jax.Array  # [S, A] Q of the mean MDP; of the sampled one for psrl
     variance: jax.Array  # [S, A] estimate of the epistemic variance of Q; 0 for psrl
     uncertainty_reward: jax.Array  # [S, A] propagated: reward variance + discount^2 u, clipped
     # [] infinity where the variance of `moments` diverges, or a sparse system was not solved; else
@@ -111,7 +113,6 @@ def init_warm_start(num_states: int, config: Config, dtype=jnp.float32) -> WarmS
     return WarmStart(members[0], members, members[0])
 
 
-@functools.partial(jax.jit, static_argnames="config")
 def optimize(
     belief: posterior.Posterior,
     policy: jax.Array,
@@ -138,7 +139,17 @@ def optimize(
 
     Returns:
         A `Plan`.
+
+    Raises:
+        ValueError: for a policy of another shape or kind, and outside `jit` for actions that are
+            none.
     """
+    _check(belief, policy)
+    return _optimize(belief, policy, warm_start, key, config=config)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _optimize(belief, policy, warm_start, key, *, config) -> Plan:
     key_sample, key_tie = jax.random.split(key)
     mean, members = _sample_models(belief, key_sample, config)
     preference = jax.random.uniform(key_tie, belief.reward_mean.shape)
@@ -170,17 +181,27 @@ def optimize(
     return Plan(history[last], warm_start, evaluation, steps, period, unsolved)
 
 
-@functools.partial(jax.jit, static_argnames="config")
 def evaluate(
     belief: posterior.Posterior, policy: jax.Array, key: chex.PRNGKey, *, config: Config
 ) -> Evaluation:
     """Mean values and epistemic variance of a policy `[S]` (Algorithm 1).
 
-    Arguments are those of `optimize`; returns an `Evaluation`.
+    Arguments and errors are those of `optimize`; returns an `Evaluation`.
     """
+    _check(belief, policy)
+    return _evaluate_new(belief, policy, key, config=config)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _evaluate_new(belief, policy, key, *, config) -> Evaluation:
     mean, members = _sample_models(belief, key, config)
     warm_start = init_warm_start(len(policy), config, belief.reward_mean.dtype)
     return _evaluate(belief, mean, members, _likeliest(mean), policy, warm_start, config=config)[0]
+
+
+def _check(belief, policy):
+    check_posterior(belief)
+    check_actions(policy, *belief.reward_mean.shape)
 
 
 def _sample_models(belief, key, config):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from qusac_jax import _checks, sparse
+from qusac_jax import _checks, posterior, sparse
 from qusac_jax.sparse import Sparse
 
 # What the regret of an episode is: how much less its policy is expected to return than the best, or
@@ -43,6 +43,12 @@ class Environment:
     def num_actions(self) -> int:
         """A."""
         return self.reward.shape[1]
+
+    @property
+    def noise_precision(self) -> float:
+        """Inverse variance of the noisiest reward, which agents take for that of all."""
+        std = 0.0 if self.reward_std is None else float(np.max(self.reward_std))
+        return min(1 / std**2, posterior.NEARLY_NOISELESS) if std else posterior.NEARLY_NOISELESS
 
 
 def from_arrays(

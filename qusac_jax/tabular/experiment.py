@@ -34,7 +34,8 @@ class Config:
     agent: agents.Config = dataclasses.field(default_factory=agents.Config)
     num_episodes: int = 1000  # E
     count_weight: float = 1.0  # how many times each transition is counted; L for DeepSea
-    noise_precision: float = posterior.NEARLY_NOISELESS  # inverse variance of an observed reward
+    # Inverse variance of an observed reward, as agents assume it; None: the environment's.
+    noise_precision: float | None = None
     seed_axis: str = "vmap"  # vmap: all seeds at once; map: one after the other, as CPUs like it
     num_chunks: int = 50  # in which a run reports its progress to the host
 
@@ -42,9 +43,12 @@ class Config:
         """Raises `ValueError` naming the field, its value and what is allowed."""
         for name in ("num_episodes", "num_chunks"):
             check_count(name, getattr(self, name))
-        for name in ("count_weight", "noise_precision"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        positive = {"count_weight": self.count_weight}
+        if self.noise_precision is not None:
+            positive["noise_precision"] = self.noise_precision
+        for name, value in positive.items():
+            if value is None or not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be positive, got {value}")
         check_choice("seed_axis", self.seed_axis, SEED_AXES)
 
 
@@ -131,11 +135,12 @@ def episode(
     transitions, happened = act(environment, state.policy, key_act, episode_length=episode_length)
     happened = happened.astype(transitions.reward.dtype)
     noiseless = environment.reward[transitions.state, transitions.action]
+    precision = config.noise_precision
     belief = posterior.update(
         state.belief,
         transitions,
         weight=config.count_weight * happened,
-        noise_precision=config.noise_precision,
+        noise_precision=environment.noise_precision if precision is None else precision,
     )
     plan = agents.optimize(belief, state.policy, state.warm_start, key_plan, config=config.agent)
     played = Episode(
@@ -281,9 +286,10 @@ def run(environment: Environment, seeds: Sequence[int], *, config: Config) -> Re
 
 
 def _chunk_size(num_episodes: int, num_chunks: int) -> int:
-    """The largest divisor, so that one compiled function does every chunk."""
+    """A divisor, so that one compiled function does every chunk, if one is about as large."""
     most = max(1, num_episodes // num_chunks)
-    return next(size for size in range(most, 0, -1) if num_episodes % size == 0)
+    sizes = range(most, most // 2, -1)
+    return next((size for size in sizes if num_episodes % size == 0), most)
 
 
 def measure_regret(environment: Environment, progress: Progress) -> Result:

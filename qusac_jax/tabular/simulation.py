@@ -23,6 +23,7 @@ class DeviceEnvironment(NamedTuple):
     transition: jax.Array | Sparse  # [S, A, S]
     reward: jax.Array  # [S, A]
     reward_std: jax.Array  # [S, A]
+    noise_precision: jax.Array  # [] that agents assume
     cumulative_start: jax.Array  # [S]
     start: jax.Array  # [S]
 
@@ -41,6 +42,7 @@ def to_device(environment: Environment, dtype=jnp.float32) -> DeviceEnvironment:
             0 * environment.reward if environment.reward_std is None else environment.reward_std,
             dtype,
         ),
+        noise_precision=jnp.asarray(environment.noise_precision, dtype),
         cumulative_start=jnp.asarray(np.cumsum(environment.start), dtype),
         start=jnp.asarray(environment.start, dtype),
     )

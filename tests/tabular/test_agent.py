@@ -276,6 +276,23 @@ def test_what_no_result_depends_on_is_what_is_not_read(method):
         assert np.array_equal(found(**{name: value}), standard) != is_read, name
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (np.full(NUM_STATES, NUM_ACTIONS), r"policy must be in 0 \.\. 1, got values from 2 to 2"),
+        (np.zeros(NUM_STATES), "policy must be integers, got float64"),
+        (np.zeros((1, NUM_STATES), int), "policy must hold an action for each state"),
+    ],
+)
+def test_policies_that_are_none_are_named(wrong, message):
+    config, key = agent.Config(method="ensemble_mean"), jax.random.key(0)
+    with pytest.raises(ValueError, match=message):
+        agent.evaluate(some_belief(), wrong, key, config=config)
+    warm_start = agent.init_warm_start(NUM_STATES, config)
+    with pytest.raises(ValueError, match=message):
+        agent.optimize(some_belief(), wrong, warm_start, key, config=config)
+
+
 def test_moments_that_diverge_are_seen_in_the_condition():
     # Next to no prior and one transition to and fro: its surprises feed each other.
     there_and_back = posterior.Transitions(
@@ -296,6 +313,7 @@ def test_moments_that_diverge_are_seen_in_the_condition():
         ({"solver": "qr"}, "solver 'qr' is unknown; choose from warm, lu$"),
         ({"discount": 1.0}, r"discount must be in \[0, 1\) in float32, got 1.0"),
         ({"discount": 0.99999999}, r"discount must be in \[0, 1\) in float32, got 0.99999999"),
+        ({"min_local": None}, "min_local must be finite, got None"),
         ({"discount": -0.1}, r"discount must be in \[0, 1\) in float32, got -0.1"),
         ({"num_members": 2.5}, "num_members must be an integer of at least 1, got 2.5"),
         ({"num_members": 0}, "num_members must be an integer of at least 1, got 0"),

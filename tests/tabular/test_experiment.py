@@ -135,6 +135,24 @@ def test_reward_noise_reaches_the_belief_and_not_the_metrics():
     assert abs(result.state.belief.reward_mean[0, 0, 0] - 2.0) > 1e-3
 
 
+def test_the_noise_that_an_agent_assumes_is_that_of_the_environment():
+    environment = environments.from_arrays(
+        np.zeros((1, 1, 1)),
+        np.full((1, 1), 2.0),
+        0,
+        episode_length=1,
+        reward_std=np.full((1, 1), 0.5),
+    )
+    result = experiment.run(environment, [0], config=config_of("ensemble_mean", 1, num_episodes=1))
+    np.testing.assert_allclose(result.state.belief.reward_precision, 1 + 4)
+
+
+def test_a_run_of_any_length_reports_about_as_often():
+    for num_episodes in (1000, 1009, 997, 60, 7):
+        size = experiment._chunk_size(num_episodes, 50)
+        assert 50 <= -(-num_episodes // size) <= 100 or size == 1, num_episodes
+
+
 @pytest.mark.slow
 def test_regret_of_stochastic_deep_sea_is_what_the_best_policy_could_have_had_more():
     sea = environments.deep_sea(5, stochastic=True)
@@ -181,6 +199,8 @@ def test_small_case_of_the_deep_sea_figure(method, num_episodes, total_regret, l
     [
         ({"num_episodes": 0}, "num_episodes must be an integer of at least 1, got 0"),
         ({"count_weight": 0.0}, "count_weight must be positive, got 0.0"),
+        ({"count_weight": None}, "count_weight must be positive, got None"),
+        ({"noise_precision": 0.0}, "noise_precision must be positive, got 0.0"),
         ({"seed_axis": "pmap"}, "seed_axis 'pmap' is unknown .* choose from vmap, map$"),
     ],
 )
