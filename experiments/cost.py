@@ -130,12 +130,16 @@ def _actions(config: qusac.Config) -> int:
     return config.gap_samples if uncertainty.METHODS[config.method].compares_actions else 1
 
 
+def fit_step_flops(config: qusac.Config, task: qusac.Task) -> float:
+    """Of a gradient step of a fit: forward and backward through all members."""
+    return float(3 * _model_flops(config, task) * config.num_members * config.batch_size)
+
+
 def fit_flops(config: qusac.Config, task: qusac.Task) -> float:
     """Of a typical fit on a full D, of an agent with a model."""
-    model, n = _model_flops(config, task), config.num_members
     epochs = min(_TYPICAL_EPOCHS, config.dynamics.max_epochs)
     steps = min(epochs * -(-config.replay_capacity // config.batch_size), config.dynamics.max_steps)
-    return float(3 * model * n * config.batch_size * steps)
+    return fit_step_flops(config, task) * steps
 
 
 def rollout_flops(config: qusac.Config, task: qusac.Task) -> float:

@@ -265,7 +265,8 @@ def _about_medium(plan: Mapping[str, Any]) -> str:
         return (
             f"SAC is not clearly better than random actions after {num_steps} steps: there are no "
             f"normalized scores, and medium is the policy after {step} steps. Train longer "
-            "(--num_steps), or make more updates (--config.updates_per_step)"
+            "(--num_steps) or with more updates (--config.updates_per_step), as another run: with "
+            "another --workdir and --namespace"
         )
     if not plan["medium_passed"]:
         return (

@@ -122,6 +122,34 @@ def check_seeds(path: pathlib.Path, first: int, num_seeds: int) -> None:
         )
 
 
+def action_cost(path: pathlib.Path, env: str, given: float | None) -> float | None:
+    """The action cost of an online run, whose rewards come to those of the dataset in D.
+
+    Warns where the offline run was of another environment.
+
+    Args:
+        path: workdir of the offline run.
+        env: of the online run.
+        given: what was asked for, if anything.
+
+    Raises:
+        ValueError: if that is not the offline run's.
+    """
+    about = files.read_json(path / "config.json", _REMEDY)
+    if about.get("env") != env:
+        files.warn(
+            f"init_from: {path} is of {about.get('env')!r}, this run of {env!r}; D will hold "
+            "transitions of both"
+        )
+    there = about.get("action_cost")
+    if None not in (there, given) and there != given:
+        raise ValueError(
+            f"action_cost: the rewards in D of {path} have the action cost {there:g}, got "
+            f"{given:g}; leave --action_cost out"
+        )
+    return given if there is None else there
+
+
 def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 

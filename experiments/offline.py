@@ -190,6 +190,9 @@ def _tell(dataset: datasets.Dataset, spec: environments.Spec) -> None:
     cost = f", action cost {spec.action_cost:g}" if spec.action_cost else ""
     print(f"evaluated in {env}{note}{cost}")
     reference = dataset.reference
+    if dataset.env is not None and dataset.env != env:
+        scored = "" if reference is None else ", and scores are against returns there"
+        files.warn(f"env is {env!r}, but the data are of {dataset.env!r}{scored}")
     if reference is None:
         print("no reference returns, so no normalized scores")
     else:

@@ -24,6 +24,8 @@ from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.qusac.fitting import FitReport
 from qusac_jax.qusac.uncertainty import METHODS
 
+_BOUNDS = {"action_low", "action_high"}  # which fitted dynamics of 0.1.0 do not name
+
 
 class OfflineRun(Run):
     """R seeds trained side by side; `step` counts gradient updates per seed."""
@@ -94,7 +96,7 @@ class OfflineRun(Run):
         differing = [
             f"{name}: {there.get(name)!r} there, {here[name]!r} now"
             for name in here
-            if there.get(name) != here[name]
+            if there.get(name) != here[name] and (name in there or name not in _BOUNDS)
         ]
         if differing:
             raise ValueError(
@@ -115,6 +117,8 @@ class OfflineRun(Run):
         """What fitted dynamics depend on, as JSON gives it back."""
         return {
             "sha256": self._dataset.sha256,
+            "action_low": self._dataset.action_low.tolist(),
+            "action_high": self._dataset.action_high.tolist(),
             "seeds": self._processes.joined_lists(self._seeds),
             "num_members": self._config.num_members,
             "batch_size": self._config.batch_size,

@@ -54,7 +54,10 @@ def run(options: Any) -> int | None:
     change = functools.partial(handover.continued, base) if base else None
     config = program.read_config(options, change=change)
     environments.check_name(options.env)
-    spec = environments.spec(options.env, options.action_cost)
+    action_cost = options.action_cost
+    if source is not None:
+        action_cost = handover.action_cost(source, options.env, action_cost)
+    spec = environments.spec(options.env, action_cost)
     if options.num_steps < config.warmup_steps:
         files.warn(
             f"num_steps is {options.num_steps} and config.warmup_steps {config.warmup_steps}, so "

@@ -19,7 +19,11 @@ _AT_START = {*_UNFINISHED, "config.json", "checkpoints", "tensorboard", "wandb",
 _MOST_NAMED = 6  # values that differ, in an error
 _PROGRAM = ("versions", "git_commit", "device")  # what computes, `describe_program`
 # What may differ when a run is continued; everything else decides its results.
-_FREE = (*_PROGRAM, "earlier", "num_steps", "num_episodes", "checkpoint_every", "resume_env")
+_FREE = (
+    *_PROGRAM,
+    *("earlier", "num_steps", "num_episodes", "checkpoint_every", "resume_env"),
+    *("dataset.dataset", "dataset.path", "dataset.env_note"),  # it has a checksum
+)
 
 
 class RunDirectory:
@@ -65,7 +69,7 @@ class RunDirectory:
 
     def identity(self) -> dict[str, Any]:
         """The values that decide the run's results, to be kept in a checkpoint."""
-        return {k: v for k, v in flatten(self._config).items() if k.split(".")[0] not in _FREE}
+        return {k: v for k, v in flatten(self._config).items() if not _is_free(k)}
 
     def check_checkpoint(self, step: int, metadata: dict[str, Any]) -> None:
         """Raises `ValueError` if a checkpoint was made by a run with other values than this one.
@@ -281,12 +285,16 @@ def _lock(path: pathlib.Path) -> IO[str]:
     return file
 
 
+def _is_free(key: str) -> bool:
+    return key in _FREE or key.split(".")[0] in _FREE
+
+
 def _check_same(what: str, old: dict[str, Any], new: dict[str, Any]) -> None:
     old, new = flatten(old), flatten(new)
     differing = [
         f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"
         for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and key.split(".")[0] not in _FREE
+        if old.get(key) != new.get(key) and not _is_free(key)
     ]
     if differing:
         more = len(differing) - _MOST_NAMED

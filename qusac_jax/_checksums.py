@@ -5,6 +5,7 @@ import pathlib
 import zlib
 
 _FILE = "checksums.json"
+_BLOCK = 2**24  # bytes that are read at once; the file of a large state has gigabytes
 
 
 def write(directory: pathlib.Path) -> None:
@@ -39,4 +40,12 @@ def changed(directory: pathlib.Path) -> list[str]:
 
 def _compute(directory: pathlib.Path) -> dict[str, int]:
     files = sorted(f for f in directory.rglob("*") if f.is_file() and f.name != _FILE)
-    return {str(f.relative_to(directory)): zlib.crc32(f.read_bytes()) for f in files}
+    return {str(f.relative_to(directory)): _crc32(f) for f in files}
+
+
+def _crc32(path: pathlib.Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            checksum = zlib.crc32(block, checksum)
+    return checksum

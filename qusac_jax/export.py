@@ -1,5 +1,6 @@
 """A trained policy as a file of StableHLO: it acts wherever JAX does, without this library."""
 
+import contextlib
 import pathlib
 
 import jax
@@ -42,10 +43,15 @@ def export_policy(
     """
     policy = load_policy(path, seed_index=seed_index)
     output = pathlib.Path(path) / "policy.stablehlo" if output is None else pathlib.Path(output)
+    output = output.expanduser()
     serialised = serialise(policy, is_random=is_random)
+    partial = output.with_name(output.name + ".partial")
     try:
-        output.write_bytes(serialised)
+        partial.write_bytes(serialised)
+        partial.rename(output)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise ValueError(
             f"output {str(output)!r} cannot be written ({error.strerror}); choose another"
         ) from error

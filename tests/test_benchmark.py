@@ -22,6 +22,7 @@ from experiments.benchmark import (
     solves,
     table,
     tabular,
+    torch_agent,
 )
 from qusac_jax import ube
 from qusac_jax.qusac import agent, presets
@@ -151,6 +152,20 @@ def test_xla_counts_the_products_that_cost_counts_by_hand():
     assert work.flops == pytest.approx(compiled.cost.flops / 10)
 
 
+def test_a_step_of_a_fit_is_three_products_with_each_weight_and_row():
+    config = presets.get("qusac", "small")
+    inputs, outputs = TASK.observation_size + TASK.action_size, 2 * (TASK.observation_size + 1)
+    weights = inputs * 128 + 128 * 128 + 128 * 128 + 128 * outputs
+    assert cost.fit_step_flops(config, TASK) == 3 * 2 * weights * config.num_members * 128
+
+
+@pytest.mark.parametrize(
+    ("preset", "is_known"), [("qusac", True), ("explore_upper_bound", False), ("combo", False)]
+)
+def test_plain_pytorch_stands_for_what_it_computes(preset, is_known):
+    assert torch_agent.is_known(presets.get(preset)) == is_known
+
+
 def test_this_backend_counts_loops_once():
     assert measure._counts_loops_once()
 
@@ -240,6 +255,9 @@ def test_a_run_is_timed_from_what_it_prints(monkeypatch, tmp_path):
     parts = runs._parts(run, tmp_path, 0)
     assert list(parts) == ["import", "first update", "first evaluation", "whole run", "compiling"]
     assert parts["compiling"] == pytest.approx(2.6)
+    large = printed.replace("120 steps will take about 1 s\n", "")
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: _Process(large))
+    assert "first update" not in runs._parts(run, tmp_path, 0)
     failing = "run directory: x\nerror: something is wrong\n"
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: _Process(failing))
     with pytest.raises(ValueError, match=r"whole run missing\): error: something is wrong"):

@@ -2,12 +2,14 @@
 
 import pathlib
 import resource
+import zlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from qusac_jax import _checksums
 from qusac_jax.checkpoint import Checkpointer, CheckpointError
 
 DEVICE = {"weights": jnp.arange(6.0).reshape(2, 3), "key": jax.random.key(7)}
@@ -137,6 +139,13 @@ def test_a_full_disk_is_one_error_without_tracebacks(saved, caplog):
 def test_steps_are_saved_in_order(saved):
     with pytest.raises(CheckpointError, match=r"there are later checkpoints, \[20, 30\]"):
         Checkpointer(saved).save(25, DEVICE, HOST, {})
+
+
+def test_checksums_do_not_depend_on_the_size_of_blocks(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"0123456789")
+    assert _checksums._compute(tmp_path) == {"file": zlib.crc32(b"0123456789")}
+    monkeypatch.setattr(_checksums, "_BLOCK", 3)
+    assert _checksums._compute(tmp_path) == {"file": zlib.crc32(b"0123456789")}
 
 
 def test_checksums_of_another_kind_are_damage(saved):

@@ -183,7 +183,10 @@ def test_agents_know_the_noise_of_rewards():
     assert defaults("--env=umbrella", "--size=3").noise_precision == 1.0
     assert defaults("--env=umbrella", "--size=1").noise_precision == 1e6  # no step but the last
     assert defaults("--env=chain").noise_precision == 1e6
-    make: Any = lambda std: types.SimpleNamespace(reward_std=np.array([[0.0, std]]))
+    zeros = np.zeros((1, 2, 1))
+    make = lambda std: environments.from_arrays(
+        zeros, zeros[..., 0], 0, episode_length=1, reward_std=np.array([[0.0, std]])
+    )
     assert make(0.5).noise_precision == 4.0
     assert make(1e-9).noise_precision == 1e6
 

@@ -85,3 +85,14 @@ def test_what_cannot_be_exported_is_named(saved, tmp_path):
         qusac_jax.export_policy(tmp_path)
     with pytest.raises(ValueError, match="cannot be written"):
         qusac_jax.export_policy(saved, tmp_path / "no" / "such" / "folder")
+    (tmp_path / "a_folder").mkdir()
+    with pytest.raises(ValueError, match="cannot be written"):
+        qusac_jax.export_policy(saved, tmp_path / "a_folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["a_folder"]
+
+
+def test_home_is_found(saved, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(saved.parent))
+    assert qusac_jax.export_policy(f"~/{saved.name}").parent == saved
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert qusac_jax.export_policy(saved, "~/mine.stablehlo") == tmp_path / "mine.stablehlo"

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import signal
 
 import h5py
@@ -204,10 +205,17 @@ def test_studies_of_what_a_run_has_met_refuse_it(finished, capsys):
 
 
 @pytest.mark.slow
-def test_dynamics_that_were_fitted_otherwise_are_refused(finished, tmp_path, capsys):
+def test_dynamics_that_were_fitted_otherwise_are_refused(
+    finished, dataset, tmp_path, capsys, monkeypatch
+):
     arguments = [f"--dynamics={finished}", "--config.dynamics.patience=2"]
     assert train(tmp_path / "run", *arguments) == 2
     assert "fitted with other values (dynamics: " in capsys.readouterr().err
+    scaled = dataclasses.replace(dataset, action_high=2 * dataset.action_high)
+    with monkeypatch.context() as patch:
+        patch.setattr(datasets, "load", lambda *args, **options: scaled)
+        assert train(tmp_path / "scaled", f"--dynamics={finished}") == 2
+    assert "fitted with other values (action_high: [" in capsys.readouterr().err
     (tmp_path / "dynamics").mkdir()
     assert train(tmp_path / "other", f"--dynamics={tmp_path}") == 2
     assert "holds none that fit this run" in capsys.readouterr().err
@@ -323,6 +331,39 @@ def test_an_offline_agent_goes_on_online(finished, dataset, tmp_path, capsys):
 def test_other_networks_than_those_taken_over_are_refused(finished, capsys, argument, message):
     assert online.main([*ONLINE, f"--init_from={finished}", argument]) == 2
     assert f"the offline run has {message}; leave it out" in capsys.readouterr().err
+
+
+def test_rewards_in_D_are_of_one_task(finished, capsys):
+    asked = [*ONLINE, f"--init_from={finished}", "--memory"]
+    assert online.main([*asked, "--action_cost=0.7"]) == 2
+    assert "have the action cost 0.1, got 0.7; leave --action_cost" in capsys.readouterr().err
+    assert online.main(asked) == 0
+    assert "warning" not in capsys.readouterr().err
+    assert online.main([*asked, "--env=pendulum"]) == 0
+    assert f"is of '{ENV}', this run of 'pendulum'; D will hold" in capsys.readouterr().err
+    assert handover.action_cost(finished, ENV, None) == ACTION_COST
+
+
+def test_data_of_another_environment_are_warned_of(dataset, capsys):
+    offline._tell(dataset, environments.spec(ENV))
+    assert "warning" not in capsys.readouterr().err
+    offline._tell(dataset, environments.spec("pendulum"))
+    said = f"env is 'pendulum', but the data are of '{ENV}', and scores are against returns there"
+    assert said in capsys.readouterr().err
+
+
+def test_a_dataset_may_lie_elsewhere_when_a_run_is_continued(
+    finished, dataset, tmp_path, monkeypatch
+):
+    workdir, elsewhere = tmp_path / "run", tmp_path / "minari"
+    shutil.copytree(finished, workdir)
+    shutil.copytree(os.environ["MINARI_DATASETS_PATH"], elsewhere)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(elsewhere))
+    assert datasets.load(DATASET).path != dataset.path
+    assert train(workdir) == 0
+    assert json.loads((workdir / "config.json").read_text())["dataset"]["path"].startswith(
+        str(elsewhere)
+    )
 
 
 def continued(offline, *arguments):

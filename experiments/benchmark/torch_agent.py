@@ -42,7 +42,14 @@ class Noise(NamedTuple):
 
 def is_known(config: Config) -> bool:
     """Whether this version has all that the configuration asks of an update."""
-    return config.method in METHODS and config.regularizer is None
+    has_more = (
+        config.regularizer,
+        config.risk_schedule,
+        config.relative_risk,
+        config.normalize_observations,
+        config.critic_steps > 1,
+    )
+    return config.method in METHODS and not any(has_more)
 
 
 def device() -> str:
