@@ -79,7 +79,7 @@ def _results(curves: Sequence[Curve], output: pathlib.Path) -> list[str]:
         suite_ladder.draw(ladders, theirs, output / "action_costs.png", y=y)
     try:
         iqm = {env: _interquartile_means(by_label, final) for env, by_label in grouped.items()}
-        over_tasks = _over_tasks(grouped, final)
+        over_tasks = _over_tasks(grouped, first_ends)
     except ValueError as error:  # no rliable
         iqm, over_tasks = {}, [f"{error}"]
     return [_table(grouped, iqm, ends), *over_tasks]
@@ -126,6 +126,8 @@ def _at(curve: Curve, end: float) -> float:
 
 def _published_at(curve: Curve, step: float) -> tuple[float, float]:
     """Mean and standard error that were published of the same method, task and action cost."""
+    if curve.name == "sac":  # of one update per step; the published one, as `paper_sac`, makes ten
+        return float("nan"), float("nan")
     name = curve.name.removeprefix("paper_").removeprefix("paper ")
     for theirs in published_curves.curves(curve.env, suite_ladder.cost_of(curve)):
         if theirs.name == name:
@@ -172,16 +174,24 @@ def _interquartile_means(
     return {one.label: _interval(one, ".1f") for one in aggregates if one.statistic == "IQM"}
 
 
-def _over_tasks(grouped: _Grouped, final: Callable[[Curve], float]) -> list[str]:
-    """Interquartile mean and median over tasks, if there are several that all methods share."""
+def _over_tasks(grouped: _Grouped, ends: Mapping[str, float]) -> list[str]:
+    """Interquartile mean and median over tasks, if there are several that all methods share.
+
+    Args:
+        grouped: by task and method.
+        ends: by task, the steps that all seeds of all its methods have reached.
+    """
+    final = lambda curve: _at(curve, ends[curve.env])
     scores = results.normalized_final_returns(grouped, final) if len(grouped) > 1 else {}
     if not scores or next(iter(scores.values())).shape[1] < 2:
         return []
     by_label: dict[str, dict[str, results.Aggregate]] = {}
     for one in results.aggregate(scores, num_resamples=_RESAMPLES):
         by_label.setdefault(one.label, {})[one.statistic] = one
+    steps = ", ".join(f"{env} {end:.0f}" for env, end in ends.items())
     lines = [
-        "Over tasks, with 95 % stratified bootstrap intervals, as a part of the largest return:",
+        "Over tasks, with 95 % stratified bootstrap intervals, as a part of the largest return, up "
+        f"to the steps that all runs of a task have reached ({steps}):",
         "",
         "| method | tasks | seeds | IQM | median |",
         "| --- | ---: | ---: | ---: | ---: |",

@@ -32,8 +32,9 @@ def check_package() -> Any:
 class Wandb:
     """One run there for a run here: `eval/return` is the mean of seeds, `seed_0/eval/return` one.
 
-    A continued run goes on in the same place. What it computes again is not sent again: it is the
-    same to the bit.
+    A continued run goes on in the same place. What it computes again is not sent again, as a step
+    cannot be taken back there. It is the same to the bit, unless environments begin anew
+    (`--resume_env=restart`) or the device does not compute the same twice.
     """
 
     def __init__(self, workdir: pathlib.Path, description: Mapping[str, Any]):
@@ -70,7 +71,7 @@ class Wandb:
         self._note(self._last_step)
 
     def rewind(self, step: int) -> None:
-        """Nothing: what is logged again is known there."""
+        """Nothing: what was sent stays."""
 
     def log(self, rows: Sequence[Mapping[str, float]], timing: Mapping[str, float]) -> None:
         """As `Logger.log`."""

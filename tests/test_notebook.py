@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import subprocess
 import tomllib
 
 import nbclient
@@ -30,6 +31,15 @@ def test_it_holds_no_results():
     assert "TPU" in sources("markdown")[0]
 
 
+@pytest.mark.parametrize("opened_in", [".", "notebooks"])
+def test_it_finds_the_clone_that_it_was_opened_in(monkeypatch, opened_in):
+    monkeypatch.chdir(ROOT / opened_in)
+    monkeypatch.setattr(subprocess, "run", pytest.fail)  # neither git nor pip
+    found = {}
+    exec(sources("code")[0], found)
+    assert found["root"] == ROOT
+
+
 @pytest.mark.slow
 def test_it_runs_from_start_to_end(tmp_path, monkeypatch):
     monkeypatch.setenv("QUSAC_JAX_SHORT_NOTEBOOK", "1")
@@ -37,6 +47,7 @@ def test_it_runs_from_start_to_end(tmp_path, monkeypatch):
     # As a clone: what it writes lands beside it and not in the repository.
     clone = tmp_path / "clone"
     (clone / "notebooks").mkdir(parents=True)
+    (clone / "constraints.txt").touch()
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = nbclient.NotebookClient(
         notebook,

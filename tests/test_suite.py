@@ -500,6 +500,37 @@ def test_seeds_that_are_not_as_far_are_compared_where_all_have_been(tmp_path):
     assert "| pendulum | sac | 2 | 20000 | 155.0 ± 0.0 | 155.0 [155.0, 155.0] |" in text
 
 
+def test_methods_are_compared_over_tasks_where_all_have_been(tmp_path):
+    for env in ("pendulum", "ball_in_cup"):
+        for method in ("ensemble_mean", "upper_bound"):
+            for seed in range(3):
+                is_behind = (env, method, seed) == ("pendulum", "upper_bound", 2)
+                steps = tuple(range(0, 20_001 if is_behind else 100_001, 1_000))
+                rows = rows_for([seed], [steps[-1] / 100], steps)
+                write_run(tmp_path / "runs" / f"{env}-{method}-s{seed}", env, method, rows)
+    text, _ = suite_report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    assert "have reached (ball_in_cup 100000, pendulum 20000):" in text
+    over_tasks = text.partition("Over tasks")[2]
+    found = [line.split("|")[4:6] for line in over_tasks.splitlines() if "| 2 | 3 |" in line]
+    assert len(found) == 2
+    assert found[0] == found[1]
+
+
+def test_the_published_sac_makes_as_many_updates_as_the_paper_s(tmp_path):
+    for preset in ("sac", "paper_sac"):
+        rows = rows_for([0], [500.0], (0, 50_000))
+        run = tmp_path / "runs" / f"pendulum-{preset}-s0"
+        write_run(run, "pendulum", "ensemble_mean", rows, preset=preset)
+    text, _ = suite_report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    last = {
+        line.split(" | ")[1]: line.split(" | ")[-1]
+        for line in text.splitlines()
+        if "±" in line or "- |" in line
+    }
+    assert last["sac"] == "- |"
+    assert "±" in last["paper_sac"]
+
+
 def test_nothing_is_published_with_another_action_cost():
     assert published_curves.curves("pendulum", 0.05) == []
     assert published_curves.curves("gym:Pendulum-v1", 0.0) == []

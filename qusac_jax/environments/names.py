@@ -78,6 +78,11 @@ def parse_name(name: str) -> ParsedName:
     if form == "sincos" and (plain in ALIASES or plain.startswith("dmc:")):
         return _with_sincos(name, parse_name(plain))
     family, _, rest = str(name).partition(":")
+    if form == "sincos" and family in ("gym", "brax", "playground"):
+        raise ValueError(
+            f"env: {name!r}: only tasks of the suite have the form :sincos, such as "
+            "reacher_hard:sincos; leave it out"
+        )
     if family == "dmc" and rest:
         return _parse_suite(name, rest)
     if family == "gym" and rest:

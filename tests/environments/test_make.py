@@ -218,7 +218,7 @@ def test_bad_actions_are_named(register, action):
         ("pendulum:sincos", "no angle.*leave ':sincos' out.*reacher, cheetah, hopper"),
         ("reacher_hard:sincs", "did you mean 'reacher_hard'"),
         ("dmc:reacher:had:sincos", "did you mean 'dmc:reacher:hard'"),
-        ("gym:Pendulum-v1:sincos", "Pendulum-v1"),
+        ("gym:Pendulum-v1:sincos", "only tasks of the suite have the form :sincos"),
         ("reacher_hard:sincos:sincos", "there is no environment"),
     ],
 )
