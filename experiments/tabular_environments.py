@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from experiments import files
+from qusac_jax import _memory
 from qusac_jax._fields import check_choice
 from qusac_jax.tabular import environments, planning, problems
 
@@ -36,6 +37,7 @@ _MAKERS: dict[str, Callable[..., environments.Environment]] = {
     "umbrella": problems.umbrella,
 }
 
+_BYTES_PER_STATE = 500  # that making one takes at least, successors and their probabilities
 _DECIMALS = 9  # of what is compared: the last bits may depend on the machine
 _BLOCK_BYTES = 2**24  # at a time, as the arrays of a large environment fill the memory
 
@@ -75,11 +77,24 @@ def make(
         environment = environments.rooms()
     elif name in PAPER:
         environment = environments.deep_sea(length, stochastic=name == "deep_sea_stochastic")
+    elif size is None:
+        environment = _MAKERS[name]()
     else:
-        environment = _MAKERS[name]() if size is None else _MAKERS[name](size)
+        environment = _of_size(name, size)
     if timed:
         environment = planning.with_time(environment)
     return environments.with_support(environment) if support else environment
+
+
+def _of_size(name: str, size: int) -> environments.Environment:
+    units = 2 * size**2 if name == "maze" else size
+    _memory.check(
+        units * _BYTES_PER_STATE, f"env {name!r} of size {size}", "lower --size", is_on_host=True
+    )
+    try:
+        return _MAKERS[name](size)
+    except ValueError as error:  # it says what the size is of
+        raise ValueError(f"size: {error}") from error
 
 
 def _read_grid(path: pathlib.Path) -> environments.Environment:
