@@ -3,19 +3,19 @@
     python -m experiments.evaluate RUN [--episodes=20] [--step=STEP] [--seed_index=i] [--video]
 
 RUN is the workdir of an online, offline or collect run, finished or not. The policy is the last one
-that was saved, or that of --step. Actions are the mean ones, and initial states are the same for
-every run and seed: those of --seed, --seed + 1, ...
+that was saved, or that of --step. Actions are the mean ones, or with --sampled drawn as in training.
+Initial states are the same for every run and seed: those of --seed, --seed + 1, ...
 
 Prints a table with 95 % intervals: of a seed's mean over its episodes, and of the mean over seeds.
-Writes step_STEP.json with all returns (step_STEP_seed_SEED.json of one --seed_index), and for
---video step_STEP_seed_SEED.mp4 and .gif.
+Writes step_STEP.json with all returns (step_STEP_seed_SEED.json of one --seed_index, with _sampled
+in the name for --sampled), and for --video step_STEP_seed_SEED.mp4 and .gif, of the mean action.
 """
 
 import dataclasses
 import functools
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -39,6 +39,7 @@ class Scores:
     step: int
     seeds: list[int]  # R
     first_episode_seed: int
+    is_sampled: bool  # actions were drawn, not the mean ones
     returns: np.ndarray  # [R, E] with action cost
     task_returns: np.ndarray  # [R, E] without
     scores: np.ndarray | None  # [R, E] percent; None without reference returns
@@ -53,6 +54,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer(
         "seed_index", None, "which seed of the run; default all, and the first in videos", **define
     )
+    flags.DEFINE_boolean("sampled", False, "draw actions from the policy", **define)
     flags.DEFINE_boolean("video", False, "write the first episode as mp4 and GIF", **define)
     run_command.define_flags(values, seed_of="the first episode", folder="evaluation")
     return values
@@ -70,9 +72,11 @@ def run(options: Any, paths: Sequence[str]) -> None:
     actor = jax.tree.map(lambda x: np.asarray(x)[indices], actor)
     output = pathlib.Path(options.output or saved.path / "evaluation")
     part = "" if options.seed_index is None else f"_seed_{saved.seeds[options.seed_index]}"
-    path = output / f"step_{step}{part}.json"
+    how = "_sampled" if options.sampled else ""
+    path = output / f"step_{step}{part}{how}.json"
     files.check_writable(path)
-    scores = score(saved, step, actor, indices, options.episodes, options.seed)
+    sampled = {"is_sampled": options.sampled}
+    scores = score(saved, step, actor, indices, options.episodes, options.seed, **sampled)
     print(table(scores))
     files.write_json(path, _as_json(scores))
     print(f"returns -> {path}")
@@ -97,8 +101,10 @@ def score(
     indices: Sequence[int],
     num_episodes: int,
     first_seed: int,
+    *,
+    is_sampled: bool = False,
 ) -> Scores:
-    """Runs episodes with the mean action.
+    """Runs episodes.
 
     Args:
         saved: the run.
@@ -107,6 +113,7 @@ def score(
         indices: R, which seeds these are.
         num_episodes: E per seed.
         first_seed: of the environments.
+        is_sampled: whether actions are drawn, not the mean ones.
     """
     num_rounds = -(-num_episodes // _MOST_COPIES)
     copies = -(-num_episodes // num_rounds)
@@ -119,7 +126,10 @@ def score(
             [first + e for _ in indices for e in range(copies)],
             action_cost=saved.spec.action_cost,
         )
-        rounds.append(evaluation.evaluate(environment, functools.partial(act, actor), len(indices)))
+        policy = functools.partial(act, actor)
+        if is_sampled:
+            policy = _sampled(policy, [saved.seeds[i] for i in indices], first)
+        rounds.append(evaluation.evaluate(environment, policy, len(indices)))
         environment.close()
     returns, task_returns = (
         np.concatenate([getattr(one, name) for one in rounds], axis=1)[:, :num_episodes]
@@ -132,10 +142,26 @@ def score(
         step=step,
         seeds=[saved.seeds[i] for i in indices],
         first_episode_seed=first_seed,
+        is_sampled=is_sampled,
         returns=returns,
         task_returns=task_returns,
         scores=None if reference is None else datasets.normalized_score(returns, reference),
     )
+
+
+def _sampled(
+    act: Callable[[np.ndarray, jax.Array], Any], run_seeds: Sequence[int], first: int
+) -> Callable[[np.ndarray], Any]:
+    """A policy that draws its actions, each seed of the run with keys of its own."""
+    keys = jax.vmap(jax.random.fold_in, (0, None))(seeds.keys(run_seeds, 1)[:, 0], first)
+    split = jax.jit(jax.vmap(jax.random.split))
+
+    def policy(observation: np.ndarray) -> Any:
+        nonlocal keys
+        keys, now = split(keys).T
+        return act(observation, now)
+
+    return policy
 
 
 def table(scores: Scores) -> str:
@@ -144,8 +170,8 @@ def table(scores: Scores) -> str:
     if scores.scores is not None:
         columns["score in %"] = scores.scores
     lines = [
-        f"{scores.env}, step {scores.step}: {scores.returns.shape[1]} episodes per seed, mean with "
-        "95 % interval",
+        f"{scores.env}, step {scores.step}: {scores.returns.shape[1]} episodes per seed"
+        f"{' with sampled actions' * scores.is_sampled}, mean with 95 % interval",
         f"| seed | {' | '.join(columns)} | least | largest return |",
         f"| --- |{' ---: |' * (len(columns) + 2)}",
     ]

@@ -58,6 +58,23 @@ def test_evaluate_gives_the_returns_of_its_episodes(finished, tmp_path, capsys):
     assert "| mean of seeds |" in out
 
 
+def test_evaluate_draws_actions_as_in_training(finished, tmp_path, capsys):
+    saved = SavedRun(finished)
+    step, actor = saved.actor()
+    mean = evaluate.score(saved, step, actor, [0, 1], 40, 0)
+    drawn = evaluate.score(saved, step, actor, [0, 1], 40, 0, is_sampled=True)
+    # The cost of a drawn action has its variance more, of which a policy that has hardly learned
+    # has much.
+    cost = lambda scores: (scores.task_returns - scores.returns).mean(1)
+    assert (cost(drawn) > cost(mean) + 0.01).all()
+    arguments = ["--episodes=40", "--sampled", f"--output={tmp_path}"]
+    assert evaluate.main(["evaluate", str(finished), *arguments]) == 0
+    assert "40 episodes per seed with sampled actions, mean" in capsys.readouterr().out
+    written = json.loads((tmp_path / "step_80_sampled.json").read_text())
+    assert written["is_sampled"]
+    np.testing.assert_array_equal(written["returns"], drawn.returns)  # the same keys
+
+
 def test_more_episodes_than_copies_begin_with_the_same_ones(finished, monkeypatch):
     saved = SavedRun(finished)
     step, actor = saved.actor()
