@@ -3,7 +3,7 @@
     python -m experiments.evaluate RUN [--episodes=20] [--step=STEP] [--seed_index=i] [--video]
 
 RUN is the workdir of an online, offline or collect run, finished or not. The policy is the last one
-that was saved, or that of --step. Actions are the mean ones; --sampled draws them, as in training.
+that was saved, or that of --step. Actions are the mean ones; --sampled draws them.
 Initial states are the same for every run and seed: those of --seed, --seed + 1, ...
 
 Prints a table with 95 % intervals: of a seed's mean over its episodes, and of the mean over seeds.

@@ -122,20 +122,24 @@ def check_seeds(path: pathlib.Path, first: int, num_seeds: int) -> None:
         )
 
 
-def action_cost(path: pathlib.Path, env: str, given: float | None) -> float | None:
+def action_cost(
+    path: pathlib.Path, env: str, given: float | None, workdir: str | None
+) -> float | None:
     """The action cost of an online run, whose rewards come to those of the dataset in D.
 
-    Warns where the offline run was of another environment.
+    It is the one that is asked for, or that the run has begun with, or else the offline run's.
+    Warns where that is another one, and where the offline run was of another environment.
 
     Args:
         path: workdir of the offline run.
         env: of the online run.
         given: what was asked for, if anything.
-
-    Raises:
-        ValueError: if that is not the offline run's.
+        workdir: of the online run; None for a new one.
     """
     about = files.read_json(path / "config.json", _REMEDY)
+    begun = pathlib.Path(workdir) / "config.json" if workdir else None
+    if given is None and begun is not None and begun.is_file():
+        given = files.read_json(begun, "choose another workdir").get("action_cost")
     if about.get("env") != env:
         files.warn(
             f"init_from: {path} is of {about.get('env')!r}, this run of {env!r}; D will hold "
@@ -143,11 +147,10 @@ def action_cost(path: pathlib.Path, env: str, given: float | None) -> float | No
         )
     there = about.get("action_cost")
     if None not in (there, given) and there != given:
-        raise ValueError(
-            f"action_cost: the rewards in D of {path} have the action cost {there:g}, got "
-            f"{given:g}; leave --action_cost out"
+        files.warn(
+            f"action_cost is {given:g}, but {there:g} in {path}; D will hold rewards of both"
         )
-    return given if there is None else there
+    return there if given is None else given
 
 
 def _as_tuple(value: Any) -> Any:

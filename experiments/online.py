@@ -56,7 +56,7 @@ def run(options: Any) -> int | None:
     environments.check_name(options.env)
     action_cost = options.action_cost
     if source is not None:
-        action_cost = handover.action_cost(source, options.env, action_cost)
+        action_cost = handover.action_cost(source, options.env, action_cost, options.workdir)
     spec = environments.spec(options.env, action_cost)
     if options.num_steps < config.warmup_steps:
         files.warn(

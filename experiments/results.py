@@ -4,7 +4,7 @@ Axes: R seeds (all runs of one task and method together), T points on the x axis
 """
 
 import collections
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -105,7 +105,7 @@ def normalized_final_returns(
     Returns:
         For each label the scores `[R, tasks]`; empty if the methods share no task.
     """
-    labels, shared = _shared(grouped)
+    labels, shared = shared_tasks(grouped)
     if not shared:
         return {}
     scores = {}
@@ -123,8 +123,13 @@ def normalized_final_returns(
     return scores
 
 
-def _shared(grouped: dict[str, dict[str, list[Curve]]]) -> tuple[list[str], list[str]]:
-    """Labels, and the tasks that all of them were run on."""
+def shared_tasks(
+    grouped: Mapping[str, Mapping[str, Sequence[Curve]]],
+) -> tuple[list[str], list[str]]:
+    """Labels, and the tasks that all of them were run on.
+
+    Where there is no such task, labels that were run on the fewest are left out with a warning.
+    """
     num_tasks = collections.Counter(label for by_label in grouped.values() for label in by_label)
     labels, left_out = sorted(num_tasks), []
     with_all = lambda: [env for env in grouped if grouped[env].keys() >= set(labels)]

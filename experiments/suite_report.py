@@ -21,6 +21,7 @@ from experiments.suite_plan import PlannedRun, done_steps
 
 # The published values, too, are means of so many evaluations.
 _EVALUATIONS = 10
+_PUBLISHED_UPDATES = 10  # per step, of all agents, SAC too
 _RESAMPLES = 2_000
 
 _Grouped = dict[str, dict[str, list[Curve]]]
@@ -79,7 +80,7 @@ def _results(curves: Sequence[Curve], output: pathlib.Path) -> list[str]:
         suite_ladder.draw(ladders, theirs, output / "action_costs.png", y=y)
     try:
         iqm = {env: _interquartile_means(by_label, final) for env, by_label in grouped.items()}
-        over_tasks = _over_tasks(grouped, first_ends)
+        over_tasks = _over_tasks(grouped)
     except ValueError as error:  # no rliable
         iqm, over_tasks = {}, [f"{error}"]
     return [_table(grouped, iqm, ends), *over_tasks]
@@ -126,11 +127,10 @@ def _at(curve: Curve, end: float) -> float:
 
 def _published_at(curve: Curve, step: float) -> tuple[float, float]:
     """Mean and standard error that were published of the same method, task and action cost."""
-    if curve.name == "sac":  # of one update per step; the published one, as `paper_sac`, makes ten
-        return float("nan"), float("nan")
     name = curve.name.removeprefix("paper_").removeprefix("paper ")
     for theirs in published_curves.curves(curve.env, suite_ladder.cost_of(curve)):
-        if theirs.name == name:
+        updates = curve.settings.get("updates_per_step", _PUBLISHED_UPDATES)
+        if theirs.name == name and updates == _PUBLISHED_UPDATES:
             return theirs.at(step)
     return float("nan"), float("nan")
 
@@ -174,15 +174,22 @@ def _interquartile_means(
     return {one.label: _interval(one, ".1f") for one in aggregates if one.statistic == "IQM"}
 
 
-def _over_tasks(grouped: _Grouped, ends: Mapping[str, float]) -> list[str]:
+def _over_tasks(grouped: _Grouped) -> list[str]:
     """Interquartile mean and median over tasks, if there are several that all methods share.
 
-    Args:
-        grouped: by task and method.
-        ends: by task, the steps that all seeds of all its methods have reached.
+    Returns count at the steps that all seeds of these methods have made on a task; where some have
+    made none, the task waits for them.
     """
+    if len(grouped) < 2:
+        return []
+    labels, shared = results.shared_tasks(grouped)
+    made = {
+        env: min(curve.x[-1] for label in labels for curve in grouped[env][label]) for env in shared
+    }
+    ends = {env: end for env, end in made.items() if end > 0}
     final = lambda curve: _at(curve, ends[curve.env])
-    scores = results.normalized_final_returns(grouped, final) if len(grouped) > 1 else {}
+    kept = {env: {label: grouped[env][label] for label in labels} for env in ends}
+    scores = results.normalized_final_returns(kept, final) if kept else {}
     if not scores or next(iter(scores.values())).shape[1] < 2:
         return []
     by_label: dict[str, dict[str, results.Aggregate]] = {}

@@ -37,7 +37,11 @@ _MAKERS: dict[str, Callable[..., environments.Environment]] = {
     "umbrella": problems.umbrella,
 }
 
-_BYTES_PER_STATE = 500  # that making one takes at least, successors and their probabilities
+# That making one takes at least, by unit of its size: states with successors, or arms. A maze has
+# two states for the square of its size.
+_LEAST_BYTES = {"bandit": 40, "catch": 8_000, "maze": 1_000} | dict.fromkeys(
+    ("river_swim", "chain", "queue", "umbrella"), 300
+)
 _DECIMALS = 9  # of what is compared: the last bits may depend on the machine
 _BLOCK_BYTES = 2**24  # at a time, as the arrays of a large environment fill the memory
 
@@ -87,10 +91,8 @@ def make(
 
 
 def _of_size(name: str, size: int) -> environments.Environment:
-    units = 2 * size**2 if name == "maze" else size
-    _memory.check(
-        units * _BYTES_PER_STATE, f"env {name!r} of size {size}", "lower --size", is_on_host=True
-    )
+    least = _LEAST_BYTES[name] * (size**2 if name == "maze" else size)
+    _memory.check(least, f"env {name!r} of size {size}", "lower --size", is_on_host=True)
     try:
         return _MAKERS[name](size)
     except ValueError as error:  # it says what the size is of

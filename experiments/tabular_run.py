@@ -228,7 +228,13 @@ def _write_metrics(path: pathlib.Path, seeds, result: experiment.Result) -> None
 
 
 def _seconds_per_episode(timestamps: list[tuple[int, float]], num_seeds: int) -> float | None:
-    """Of one seed, without the first chunk, which includes compilation; None if it is the only."""
+    """Of one seed, without chunks that include compilation; None if there is no other.
+
+    These are the first, and the last where it is shorter.
+    """
+    counts = np.diff([done for done, _ in timestamps])
+    if len(counts) > 1 and counts[-1] < counts[0]:
+        timestamps = timestamps[:-1]
     if len(timestamps) < 2:
         return None
     (first, start), (last, end) = timestamps[0], timestamps[-1]

@@ -288,13 +288,16 @@ def check_policy(policy) -> None:
         )
 
 
-def check_actions(policy, num_states: int, num_actions: int) -> None:
-    """Raises `ValueError` unless it is a deterministic policy; of tracers, shape and kind count.
+def check_actions(policy, num_states: int, num_actions: int) -> jax.Array:
+    """A deterministic policy as int32.
 
     Args:
         policy: `[S]` integers in 0 .. A-1.
         num_states: S.
         num_actions: A.
+
+    Raises:
+        ValueError: unless it is one; of tracers, shape and kind count.
     """
     actions = integers("policy", policy)
     if actions.shape != (num_states,):
@@ -309,6 +312,7 @@ def check_actions(policy, num_states: int, num_actions: int) -> None:
             raise ValueError(
                 f"policy must be in 0 .. {num_actions - 1}, got values from {least} to {most}"
             )
+    return actions
 
 
 def _check_terminates(transition, policy: np.ndarray, name: str) -> None:

@@ -36,7 +36,7 @@ def check_number(name: str, value: Any, dtype: np.dtype) -> None:
 
 def check_posterior(posterior: Any) -> None:
     """Raises `ValueError` unless it is one `Posterior`; works on tracers too."""
-    if not hasattr(posterior, "concentration"):
+    if not (hasattr(posterior, "concentration") and hasattr(posterior, "reward_mean")):
         raise ValueError(
             f"posterior must be a Posterior, as init returns it, got {type(posterior).__name__}"
         )

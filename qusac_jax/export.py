@@ -45,7 +45,7 @@ def export_policy(
     output = pathlib.Path(path) / "policy.stablehlo" if output is None else pathlib.Path(output)
     output = output.expanduser()
     serialised = serialise(policy, is_random=is_random)
-    partial = output.with_name(output.name + ".partial")
+    partial = output.parent / f"{output.name}.partial"
     try:
         partial.write_bytes(serialised)
         partial.rename(output)

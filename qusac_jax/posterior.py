@@ -46,7 +46,7 @@ NEARLY_NOISELESS = 1e6  # inverse variance of a reward that one observation make
 
 _PRIOR_ROUNDING = 1e-6  # relative; a concentration may be this much below its prior
 SAMPLE_ARRAYS = 2  # of the size of a sample, which XLA takes on CPU, the result among them
-_SPARSE_WORK = 48  # bytes that sorting and summing the successors takes on the host, each
+_SPARSE_WORK = 48  # bytes on the host that sorting and summing takes for each successor
 _SMALL = 2**26  # bytes; what takes less is not worth asking how much memory there is
 
 
@@ -151,6 +151,11 @@ def _check_memory(needed: int, what: str, remedy: str) -> None:
 def _init_sparse(
     num_states, num_actions, support, concentration, reward_mean, reward_precision, dtype
 ) -> Posterior:
+    support = np.asarray(support)
+    _check_memory(support.size * dtype.itemsize, "the belief", "list fewer successors")
+    if support.size * _SPARSE_WORK > _SMALL:
+        needed = support.size * _SPARSE_WORK
+        _memory.check(needed, "making the belief", "list fewer successors", is_on_host=True)
     support = check_support(support, num_states, num_actions)
     given = 1 / math.sqrt(support.shape[-1]) if concentration is None else concentration
     given = np.asarray(given, float)
@@ -159,8 +164,6 @@ def _init_sparse(
             f"concentration must be a scalar or have the shape of support {support.shape}, got "
             f"{given.shape}"
         )
-    needed = support.size * (dtype.itemsize + _SPARSE_WORK)
-    _check_memory(needed, "the belief", "list fewer successors")
     listed, prior = sparse.distinct(support, np.broadcast_to(given, support.shape))
     if given.ndim == 0:
         prior = np.where(listed >= 0, given, 0.0)
@@ -248,12 +251,8 @@ def _is_finite(posterior: Posterior) -> jax.Array:
 
 @jax.jit
 def _update(posterior, transitions, weight, noise_precision) -> Posterior:
-    state, action, next_state = (
-        # A bound that does not fit into the dtype of the indices would wrap around.
-        x.astype(jnp.promote_types(x.dtype, jnp.int32))
-        for x in (transitions.state, transitions.action, transitions.next_state)
-    )
-    reward = jnp.asarray(transitions.reward)
+    state, action, reward, next_state = transitions
+    state, action, next_state = map(sparse.at_least_int32, (state, action, next_state))
     if not state.shape == action.shape == reward.shape == next_state.shape:
         raise ValueError(
             "transitions must have one length T in all fields, got shapes "

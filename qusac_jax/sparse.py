@@ -49,14 +49,14 @@ def from_dense(transition: chex.Array) -> Sparse:
         ValueError: for another rank, and for entries that are negative, NaN or infinite.
     """
     transition = np.asarray(transition)
-    if transition.ndim not in (3, 4) or transition.shape[-1] != transition.shape[-3]:
+    if transition.ndim < 3 or transition.shape[-1] != transition.shape[-3]:
         raise ValueError(
             f"transition must have shape [S, A, S] or [N, S, A, S], got {transition.shape}"
         )
     if not np.all((transition >= 0) & (transition < np.inf)):
         raise ValueError(
             "transition must be finite and not negative, got values from "
-            f"{transition.min():.6g} to {transition.max():.6g}"
+            f"{transition.min():.6g} to {transition.max():.6g}; clip rounding errors at 0"
         )
     possible = (transition > 0).reshape(-1, *transition.shape[-3:]).any(0)
     num_successors = max(1, possible.sum(-1).max())
@@ -71,7 +71,7 @@ def to_dense(transition: Sparse) -> jax.Array:
     """The transition `[.., S, A, S]` of a sparse one."""
     num_states = transition.num_states
     own, probability = map(jnp.asarray, transition)
-    own = own.astype(jnp.promote_types(own.dtype, jnp.int32))  # which num_states fits into
+    own = at_least_int32(own)
     next_state = states(own, num_states)
     probability = masses(own, num_states, probability)
     rows = probability.reshape(-1, probability.shape[-1])
@@ -121,6 +121,12 @@ def mean(transition: Sparse) -> Sparse:
         return jnp.moveaxis(x, 0, -2).reshape(*x.shape[1:-1], -1)
 
     return Sparse(joined(next_state), joined(probability) / len(probability))
+
+
+def at_least_int32(index) -> jax.Array:
+    """Integers in a type that sizes fit into: beside one of 8 bits, 256 would wrap around to 0."""
+    index = jnp.asarray(index)
+    return index.astype(jnp.int32) if index.dtype.itemsize < 4 else index
 
 
 def states(next_state: jax.Array, num_states: int) -> jax.Array:

@@ -488,6 +488,7 @@ def test_doubtful_plans_are_warned_of():
         (["--env=deep_sea", "--size=3"], "size is not read by env 'deep_sea'"),
         (["--env=umbrella", "--size=0"], "size: length must be an integer of at least 1, got 0"),
         (["--env=maze", "--size=100000"], "size 100000 would take about"),
+        (["--env=catch", "--size=100000000"], "size 100000000 would take about"),
         (["--env=chain", "--map=x"], "map must be given for env 'grid' alone"),
         (["--env=grid"], "map is missing: pass --map=FILE"),
         (["--env=grid", f"--map={heat_maps.__cached__}"], "pass a text file with the map"),

@@ -335,13 +335,20 @@ def test_other_networks_than_those_taken_over_are_refused(finished, capsys, argu
 
 def test_rewards_in_D_are_of_one_task(finished, capsys):
     asked = [*ONLINE, f"--init_from={finished}", "--memory"]
-    assert online.main([*asked, "--action_cost=0.7"]) == 2
-    assert "have the action cost 0.1, got 0.7; leave --action_cost" in capsys.readouterr().err
+    assert online.main([*asked, "--action_cost=0.7"]) == 0
+    assert "action_cost is 0.7, but 0.1 in" in capsys.readouterr().err
     assert online.main(asked) == 0
     assert "warning" not in capsys.readouterr().err
     assert online.main([*asked, "--env=pendulum"]) == 0
     assert f"is of '{ENV}', this run of 'pendulum'; D will hold" in capsys.readouterr().err
-    assert handover.action_cost(finished, ENV, None) == ACTION_COST
+    assert handover.action_cost(finished, ENV, None, None) == ACTION_COST
+
+
+def test_a_run_that_has_begun_keeps_its_action_cost(finished, tmp_path):
+    assert handover.action_cost(finished, ENV, None, str(tmp_path)) == ACTION_COST
+    (tmp_path / "config.json").write_text('{"action_cost": 0.05}')
+    assert handover.action_cost(finished, ENV, None, str(tmp_path)) == 0.05
+    assert handover.action_cost(finished, ENV, 0.3, str(tmp_path)) == 0.3
 
 
 def test_data_of_another_environment_are_warned_of(dataset, capsys):

@@ -58,7 +58,7 @@ def test_evaluate_gives_the_returns_of_its_episodes(finished, tmp_path, capsys):
     assert "| mean of seeds |" in out
 
 
-def test_evaluate_draws_actions_as_in_training(finished, tmp_path, capsys):
+def test_evaluate_draws_actions(finished, tmp_path, capsys):
     saved = SavedRun(finished)
     step, actor = saved.actor()
     mean = evaluate.score(saved, step, actor, [0, 1], 40, 0)

@@ -514,6 +514,13 @@ def test_methods_are_compared_over_tasks_where_all_have_been(tmp_path):
     found = [line.split("|")[4:6] for line in over_tasks.splitlines() if "| 2 | 3 |" in line]
     assert len(found) == 2
     assert found[0] == found[1]
+    # A task on which one has made no step yet waits for it, and so does one of a method alone.
+    rows = rows_for([3], [0.0], (0, 1))[:1]
+    write_run(tmp_path / "runs" / "begun", "pendulum", "upper_bound", rows)
+    alone = rows_for([0], [1.0], (0, 1_000))
+    write_run(tmp_path / "runs" / "alone", "acrobot", "upper_bound", alone)
+    begun, _ = suite_report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    assert "Over tasks" not in begun  # one is left
 
 
 def test_the_published_sac_makes_as_many_updates_as_the_paper_s(tmp_path):
@@ -521,6 +528,9 @@ def test_the_published_sac_makes_as_many_updates_as_the_paper_s(tmp_path):
         rows = rows_for([0], [500.0], (0, 50_000))
         run = tmp_path / "runs" / f"pendulum-{preset}-s0"
         write_run(run, "pendulum", "ensemble_mean", rows, preset=preset)
+        config = json.loads((run / "config.json").read_text())
+        updates = {"updates_per_step": 1 if preset == "sac" else 10}
+        (run / "config.json").write_text(json.dumps(config | {"config": updates}))
     text, _ = suite_report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
     last = {
         line.split(" | ")[1]: line.split(" | ")[-1]

@@ -144,8 +144,7 @@ def optimize(
         ValueError: for a policy of another shape or kind, and outside `jit` for actions that are
             none.
     """
-    _check(belief, policy)
-    return _optimize(belief, policy, warm_start, key, config=config)
+    return _optimize(belief, _checked(belief, policy), warm_start, key, config=config)
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -188,20 +187,19 @@ def evaluate(
 
     Arguments and errors are those of `optimize`; returns an `Evaluation`.
     """
-    _check(belief, policy)
-    return _evaluate_new(belief, policy, key, config=config)
+    return _evaluate_cold(belief, _checked(belief, policy), key, config=config)
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def _evaluate_new(belief, policy, key, *, config) -> Evaluation:
+def _evaluate_cold(belief, policy, key, *, config) -> Evaluation:
     mean, members = _sample_models(belief, key, config)
     warm_start = init_warm_start(len(policy), config, belief.reward_mean.dtype)
     return _evaluate(belief, mean, members, _likeliest(mean), policy, warm_start, config=config)[0]
 
 
-def _check(belief, policy):
+def _checked(belief, policy):
     check_posterior(belief)
-    check_actions(policy, *belief.reward_mean.shape)
+    return check_actions(policy, *belief.reward_mean.shape)
 
 
 def _sample_models(belief, key, config):

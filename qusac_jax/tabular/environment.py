@@ -47,8 +47,10 @@ class Environment:
     @property
     def noise_precision(self) -> float:
         """Inverse variance of the noisiest reward, which agents take for that of all."""
-        std = 0.0 if self.reward_std is None else float(np.max(self.reward_std))
-        return min(1 / std**2, posterior.NEARLY_NOISELESS) if std else posterior.NEARLY_NOISELESS
+        std = 0.0 if self.reward_std is None else np.max(self.reward_std)
+        with np.errstate(divide="ignore", over="ignore"):
+            precision = float(np.float64(std) ** -2.0)
+        return float(np.clip(precision, np.finfo(np.float32).tiny, posterior.NEARLY_NOISELESS))
 
 
 def from_arrays(
@@ -210,7 +212,9 @@ def _check_start(start, num_states: int) -> np.ndarray:
     if start.ndim == 0:
         if not 0 <= start < num_states or start != int(start):
             raise ValueError(f"start must be a state in 0 .. {num_states - 1}, got {start}")
-        return np.eye(num_states)[int(start)]
+        distribution = np.zeros(num_states)
+        distribution[int(start)] = 1.0
+        return distribution
     if start.shape != (num_states,) or not (
         np.all(start >= 0) and np.abs(start.sum() - 1) <= _checks.ROW_TOLERANCE
     ):

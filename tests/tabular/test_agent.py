@@ -293,6 +293,17 @@ def test_policies_that_are_none_are_named(wrong, message):
         agent.optimize(some_belief(), wrong, warm_start, key, config=config)
 
 
+def test_any_integers_are_a_policy():
+    config, key = agent.Config(method="ensemble_mean"), jax.random.key(0)
+    warm_start = agent.init_warm_start(NUM_STATES, config)
+    expected = agent.optimize(some_belief(), some_policy(), warm_start, key, config=config)
+    policy = np.asarray(some_policy())
+    for given in (policy.astype(np.uint8), policy.tolist()):
+        plan = agent.optimize(some_belief(), given, warm_start, key, config=config)
+        np.testing.assert_array_equal(plan.policy, expected.policy)
+        assert plan.policy.dtype == jnp.int32
+
+
 def test_moments_that_diverge_are_seen_in_the_condition():
     # Next to no prior and one transition to and fro: its surprises feed each other.
     there_and_back = posterior.Transitions(

@@ -1,5 +1,7 @@
 """Whole runs: what one episode does, seeds, interrupts, and a small case of the paper's figure."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -145,6 +147,9 @@ def test_the_noise_that_an_agent_assumes_is_that_of_the_environment():
     )
     result = experiment.run(environment, [0], config=config_of("ensemble_mean", 1, num_episodes=1))
     np.testing.assert_allclose(result.state.belief.reward_precision, 1 + 4)
+    for std, precision in ((1e-200, 1e6), (0.0, 1e6), (1e200, 0.0)):
+        extreme = dataclasses.replace(environment, reward_std=np.full((1, 1), std))
+        np.testing.assert_allclose(extreme.noise_precision, precision, atol=1e-30)
 
 
 def test_a_run_of_any_length_reports_about_as_often():
