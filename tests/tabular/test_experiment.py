@@ -116,14 +116,19 @@ def _as_data(x):
     return jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
-def test_reward_noise_reaches_the_belief_and_not_the_metrics():
-    environment = environments.from_arrays(
+def noisy_environment():
+    """One step with a reward of mean 2 and deviation 0.5."""
+    return environments.from_arrays(
         np.zeros((1, 1, 1)),
         np.full((1, 1), 2.0),
         0,
         episode_length=1,
         reward_std=np.full((1, 1), 0.5),
     )
+
+
+def test_reward_noise_reaches_the_belief_and_not_the_metrics():
+    environment = noisy_environment()
     on_device = experiment.to_device(environment)
     keys = jax.random.split(jax.random.key(4), 4000)
     act = jax.vmap(
@@ -138,13 +143,7 @@ def test_reward_noise_reaches_the_belief_and_not_the_metrics():
 
 
 def test_the_noise_that_an_agent_assumes_is_that_of_the_environment():
-    environment = environments.from_arrays(
-        np.zeros((1, 1, 1)),
-        np.full((1, 1), 2.0),
-        0,
-        episode_length=1,
-        reward_std=np.full((1, 1), 0.5),
-    )
+    environment = noisy_environment()
     result = experiment.run(environment, [0], config=config_of("ensemble_mean", 1, num_episodes=1))
     np.testing.assert_allclose(result.state.belief.reward_precision, 1 + 4)
     for std, precision in ((1e-200, 1e6), (0.0, 1e6), (1e200, 0.0)):
