@@ -190,9 +190,8 @@ def take_over(
         raise ValueError(f"init_from: {path} cannot be continued ({error}); {_REMEDY}") from error
     taken = processes.own(restored, own, placement)._replace(key=None)
     taken = jax.tree.map(np.asarray, seeds.real(taken, placement))
-    # A schedule of λ, and the time to a reset, begin with the online run.
-    none = np.zeros_like(taken.learner.num_updates)
-    learner = taken.learner._replace(num_updates=none, since_reset=none.copy())
+    # A schedule of λ begins with the online run.
+    learner = taken.learner._replace(num_updates=np.zeros_like(taken.learner.num_updates))
     room = seeds.real(state.replay.data, placement)
     rows = _known_rows(about, taken.replay)
     known = jax.tree.map(lambda x: x[:, rows], taken.replay.data)

@@ -24,7 +24,7 @@ from absl import flags
 from experiments import cli, config_file, evaluation, jax_settings, run_command
 from experiments.saved_run import SavedRun
 from qusac_jax import environments, qusac
-from qusac_jax.qusac import agent, losses, networks, resets
+from qusac_jax.qusac import agent, losses, networks, normalization
 from qusac_jax.qusac import learner as learner_lib
 
 _LINE = 10_000  # updates between two lines
@@ -77,9 +77,12 @@ def new_agent(
         given, known = getattr(config, name), getattr(saved.config, name)
         if given != known:
             raise ValueError(f"{name} must be that of the run, {known}, got {given}")
-    key, key_learner = jax.random.split(jax.random.key(seed))
-    learner = resets.renewed(old.learner, key_learner, config=config, task=saved.task)
-    state = agent.init(key, config=config, task=saved.task)
+    state = agent.init(jax.random.key(seed), config=config, task=saved.task)
+    learner = normalization.taken_over(state.learner, old.learner)._replace(
+        log_temperature=old.learner.log_temperature,
+        local_max=old.learner.local_max,
+        num_updates=old.learner.num_updates,
+    )
     return state._replace(learner=learner, dynamics=old.dynamics, replay=old.replay)
 
 

@@ -140,8 +140,6 @@ class Config:
     initial_temperature: float = checked(1.0, _fields.positive)  # α at the start
     target_entropy: float | None = checked(None, _fields.finite_or_none)  # None: minus action size
     normalize_observations: bool = checked(False, _fields.boolean)  # by the statistics of D
-    # Gradient updates after which actor, critics and U-net are drawn anew, see `resets`; 0: never.
-    reset_every: int = checked(0, _fields.integer(0, "0 is never, 100000 was tried"))
     critic_init_gain: float = checked(1.0, _fields.positive)  # of the orthogonal weights
     regularizer: str | None = None  # of the critics: combo, or None
     regularizer_weight: float = checked(  # of it, beside the squared residuals; combo: 2 β
@@ -200,11 +198,6 @@ class Config:
             raise ValueError(
                 f"relative_risk needs a method that propagates local uncertainties, got "
                 f"{self.method!r}; use one of {', '.join(propagating)}, or relative_risk=False"
-            )
-        if self.reset_every and not self.uses_model:
-            raise ValueError(
-                f"reset_every {self.reset_every} begins anew where rollouts do, got critic_data "
-                "'replay', which has none; use 'model' or 'member', or reset_every 0"
             )
         self._check_rollouts()
         self._check_critic_steps()

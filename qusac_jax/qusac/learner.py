@@ -52,9 +52,7 @@ def update(
     learner = _update_targets(parts, learner)
     learner, log_prob, actor_metrics = _update_actor(parts, learner, policy_batch, key_actor)
     learner = _update_temperature(parts, learner, log_prob)
-    learner = learner._replace(
-        num_updates=learner.num_updates + 1, since_reset=learner.since_reset + 1
-    )
+    learner = learner._replace(num_updates=learner.num_updates + 1)
     return learner, metrics | actor_metrics | {"alpha": jnp.exp(learner.log_temperature)}
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from qusac_jax._checks import is_concrete
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import estimates, fitting, fitting_data, resets, rollouts
+from qusac_jax.qusac import estimates, fitting, fitting_data, rollouts
 from qusac_jax.qusac import starts as starts_lib
 from qusac_jax.qusac.config import Config
-from qusac_jax.qusac.parts import Learner, build
+from qusac_jax.qusac.parts import build
 from qusac_jax.qusac.penalties import PENALTIES, Penalty
 from qusac_jax.qusac.state import TrainState, act, dynamics_model, num_rollouts
 from qusac_jax.task import Task, TerminationFn
@@ -65,7 +65,7 @@ def fit(state: TrainState, *, config: Config, task: Task) -> tuple[TrainState, f
 def roll_out(state: TrainState, *, config: Config, task: Task) -> TrainState:
     """The second half of `refresh`: rolls the dynamics out into D_model and D_1..D_N.
 
-    Algorithms 2, lines 7-9, and 3, lines 5-7. With `reset_every`, new networks begin before it.
+    Algorithms 2, lines 7-9, and 3, lines 5-7.
 
     Args:
         state: donated; rollouts start at states of its replay buffer.
@@ -164,9 +164,6 @@ def _fit(
 
 
 def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
-    if config.reset_every:
-        key, key_reset = jax.random.split(key)
-        state = state._replace(learner=_reset_if_due(state.learner, key_reset, config, task))
     if state.dynamics is None or state.model_data is None:
         raise ValueError(_NO_DYNAMICS)
 
@@ -193,12 +190,6 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
         penalty=_penalty(config),
     )
     return state._replace(dynamics=dynamics, model_data=model_data, member_data=member_data)
-
-
-def _reset_if_due(learner: Learner, key: chex.PRNGKey, config: Config, task: Task) -> Learner:
-    new = resets.renewed(learner, key, config=config, task=task)
-    is_due = resets.is_due(learner, config)
-    return jax.tree.map(lambda new, old: jnp.where(is_due, new, old), new, learner)
 
 
 def _starts(

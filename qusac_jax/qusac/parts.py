@@ -29,7 +29,6 @@ class Learner(NamedTuple):
     temperature_opt: optax.OptState
     local_max: jax.Array  # [] running maximum of the local uncertainty that is propagated
     num_updates: jax.Array  # [] int32, gradient updates that risk_schedule has counted
-    since_reset: jax.Array  # [] int32, gradient updates that reset_every has counted
 
 
 class Parts(NamedTuple):
@@ -96,5 +95,4 @@ def init(key: chex.PRNGKey, config: Config, observation_size: int, action_size: 
         temperature_opt=parts.temperature_optimizer.init(log_temperature),
         local_max=jnp.zeros(()),
         num_updates=jnp.zeros((), jnp.int32),
-        since_reset=jnp.zeros((), jnp.int32),
     )

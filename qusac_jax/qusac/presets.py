@@ -132,7 +132,6 @@ def offline(config: Config) -> Config:
         rollout_starts="uniform",
         random_first_actions=0.0,
         normalize_observations=False,
-        reset_every=0,
         critic_steps=1,
         retain_refreshes=5,
         # One fit, on all of the data, until it is done.
