@@ -152,6 +152,19 @@ def test_xla_counts_the_products_that_cost_counts_by_hand():
     assert work.flops == pytest.approx(compiled.cost.flops / 10)
 
 
+@pytest.mark.parametrize(
+    ("function", "sizes", "elements"),
+    [
+        (lambda x: x + 1.0, [(64, 64)], 2 * 64 * 64),  # read once, written once
+        (lambda x, y: x @ y, [(16, 32), (32, 8)], 16 * 32 + 32 * 8 + 16 * 8),
+    ],
+)
+def test_xla_counts_the_bytes_that_are_counted_by_hand(function, sizes, elements):
+    compiled = measure.compile_for(jax.jit(function), *map(jnp.zeros, sizes))
+    # The constant of the first is read, too.
+    assert compiled.cost.bytes == pytest.approx(4 * elements, rel=0.01)
+
+
 def test_a_step_of_a_fit_is_three_products_with_each_weight_and_row():
     config = presets.get("qusac", "small")
     inputs, outputs = TASK.observation_size + TASK.action_size, 2 * (TASK.observation_size + 1)
@@ -172,7 +185,11 @@ def test_this_backend_counts_loops_once():
 
 @pytest.mark.parametrize(
     ("flops", "size", "expected"),
-    [(1e9, 1e6, (0.05, "compute")), (1e6, 1e9, (0.5, "memory"))],
+    [
+        (1e9, 1e6, (0.05, "compute")),
+        (1e6, 1e9, (0.5, "memory")),
+        (1e6, None, (5e-5, "compute")),
+    ],
 )
 def test_the_share_is_of_the_nearer_limit(flops, size, expected):
     share, limit = LIMITS.share(5.0, measure.Work(flops, size))
@@ -191,7 +208,7 @@ def test_a_row_has_medians_quartiles_and_the_ratio():
         units=20,
         timing=measure.Timing(9.0, (1.0, 2.0, 4.0, 5.0, 10.0)),
         compile_seconds=3.0,
-        work=measure.Work(1e9, 0.0),
+        work=measure.Work(1e9, None),
         baseline=jobs.Baseline("plain", 2.0),
     )
     row = table.row(job, found, LIMITS)

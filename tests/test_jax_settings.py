@@ -111,6 +111,16 @@ def test_deterministic_adds_to_the_flags_of_xla():
     assert os.environ["XLA_FLAGS"] == "--xla_given=1 --xla_gpu_deterministic_ops=true"
 
 
+def test_memory_of_a_gpu_is_taken_at_the_start_unless_told_otherwise(monkeypatch):
+    name = "XLA_PYTHON_CLIENT_PREALLOCATE"
+    monkeypatch.delenv(name, raising=False)
+    apply()
+    assert os.environ[name] == "true"
+    monkeypatch.setenv(name, "false")
+    apply()
+    assert os.environ[name] == "false"
+
+
 def test_networks_are_multiplied_as_the_platform_does_it_unless_told_otherwise():
     apply()
     assert jax.config.jax_default_matmul_precision == "default"

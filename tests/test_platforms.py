@@ -46,6 +46,14 @@ def assert_lowers(function, *arguments, platforms=("cpu", "cuda", "tpu")) -> Non
         assert all(name.startswith(KERNELS[platform]) for name in kernels), kernels
 
 
+def assert_exact_products(function, *arguments) -> None:
+    """Every product of matrices is asked for at full precision: a TPU's own is bfloat16."""
+    lines = jax.jit(function).lower(*arguments).as_text().splitlines()
+    products = [line for line in lines if "stablehlo.dot" in line]
+    assert products
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products), products
+
+
 def shape(*sizes: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(sizes, jnp.float32)
 
@@ -74,13 +82,20 @@ def test_lowering_names_float64_and_what_calls_the_host():
         assert_lowers(ask, shape(3))
 
 
+def test_a_product_at_the_default_precision_is_named():
+    with pytest.raises(AssertionError, match="dot_general"):
+        assert_exact_products(jnp.matmul, shape(3, 3), shape(3))
+
+
 @pytest.mark.parametrize(
     "solve", [ube.solve_exact, ube.solve_pombu, ube.solve_upper_bound, ube.ensemble_variance]
 )
 def test_solvers_and_their_gradients(solve):
     arguments = (shape(5, 6, 2, 6), shape(5, 6, 2), shape(6, 2), shape())
-    assert_lowers(solve, *arguments)
-    assert_lowers(jax.grad(lambda *arrays: jnp.sum(solve(*arrays).v), (0, 1, 2)), *arguments)
+    gradient = jax.grad(lambda *arrays: jnp.sum(solve(*arrays).v), (0, 1, 2))
+    for function in (solve, gradient):
+        assert_lowers(function, *arguments)
+        assert_exact_products(function, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +121,7 @@ def test_tabular_experiment(method):
         )
 
     assert_lowers(lambda keys: raw(run(keys)), raw_keys(2))
+    assert_exact_products(lambda keys: raw(run(keys)), raw_keys(2))
 
 
 @pytest.mark.slow

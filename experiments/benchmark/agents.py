@@ -172,7 +172,7 @@ def _measure_fit(
         timing=measure.timed(call, setting.repeat),
         compile_seconds=compiled.seconds,
         # By hand: XLA would add a chunk of held-out rows and a shuffle to each step.
-        work=Work(cost.fit_step_flops(config, task), 0.0),
+        work=Work(cost.fit_step_flops(config, task), bytes=None),
     )
 
 

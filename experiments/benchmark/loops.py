@@ -198,7 +198,7 @@ def _measure_device(
         timing=timing,
         compile_seconds=compiled.seconds,
         # By hand: XLA counts what a step may do and does not, too.
-        work=Work(flops, 0.0) if learns else None,
+        work=Work(flops, bytes=None) if learns else None,
         baseline=_host_loop(setting, config, num_seeds, on_host, steps, learns),
     )
 

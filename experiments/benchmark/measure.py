@@ -19,7 +19,8 @@ class Work(NamedTuple):
     """What one unit, such as a gradient update, takes by XLA's count."""
 
     flops: float
-    bytes: float  # read and written by all operations, wherever the arrays lie
+    # Read and written by all operations, wherever the arrays lie; None where they are not counted.
+    bytes: float | None
 
 
 class Limits(NamedTuple):
@@ -36,10 +37,9 @@ class Limits(NamedTuple):
 
     def share(self, per_second: float, work: Work) -> tuple[float, str]:
         """Of the nearer limit that so many units a second reach, and which that is."""
-        shares = {
-            "compute": per_second * work.flops / self.flops,
-            "memory": per_second * work.bytes / self.bytes,
-        }
+        shares = {"compute": per_second * work.flops / self.flops}
+        if work.bytes is not None:
+            shares["memory"] = per_second * work.bytes / self.bytes
         nearer = max(shares, key=lambda name: shares[name])
         return shares[nearer], nearer
 
@@ -74,7 +74,8 @@ class Compiled(NamedTuple):
             per_call: units of all iterations.
         """
         units = per_iteration if limits.counts_loops_once else per_call
-        return Work(self.cost.flops / units, self.cost.bytes / units)
+        counted = self.cost.bytes
+        return Work(self.cost.flops / units, None if counted is None else counted / units)
 
 
 class Timing(NamedTuple):
@@ -93,7 +94,7 @@ def compile_for(function: Any, *arguments: Any, **static: Any) -> Compiled:
     counts = compiled.cost_analysis() or {}
     # Where products become calls of a vendor's library, only the program as written has them.
     flops = max(counts.get("flops", 0.0), (lowered.cost_analysis() or {}).get("flops", 0.0))
-    return Compiled(compiled, seconds, Work(flops, counts.get("bytes accessed", 0.0)))
+    return Compiled(compiled, seconds, Work(flops, counts.get("bytes accessed")))
 
 
 def timed(call: Callable[[], Any], repeat: int) -> Timing:

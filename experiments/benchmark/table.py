@@ -90,7 +90,7 @@ def line(row: Row) -> str:
         number(row["warmup_seconds"]),
         row["calls"],
         number(row["flops"], 1e9),
-        number(row["bytes"] or None, 1e6),
+        number(row["bytes"], 1e6),
         _NONE if share is None else f"{share:.2%}" if share < 0.01 else f"{share:.0%}",
         row["limit"] or _NONE,
         _NONE if ratio is None else f"{number(ratio)}x",

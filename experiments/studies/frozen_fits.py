@@ -6,8 +6,8 @@ of exploration: that compares settings of the models in minutes.
 
 Prints for each fit the error of the members' mean predictions on what fits hold out, averaged over
 members: root mean square over the components of the observation, and of the worst of them, both in
-standard deviations of the changes in D (1: as if nothing ever moved more than on average), and what
-the models make of the reward.
+standard deviations of the changes in D (1: as if nothing ever moved more than on average), what
+noise they predict beside it, and what they make of the reward.
 
 Axes: N members, B held-out transitions, O observation size.
 """
@@ -36,6 +36,8 @@ class Row(NamedTuple):
     epochs: int
     error: float  # of the observation, root mean square over components, in deviations of change
     worst: float  # of the component with the largest error
+    noise: float  # predicted, over the error: both root mean squares, geometric mean of components
+    density: float  # mean logarithm of the predicted one of a component, in those deviations
     rewarded: float  # mean predicted reward of rewarded transitions; NaN where none is held out
     false: float  # share of the other transitions with a prediction above half the threshold
 
@@ -102,11 +104,15 @@ def _row(
     slots = fitting_data.holdout_slots(state.replay, config.dynamics)
     slots = slots[slots < size]
     data = jax.tree.map(lambda x: x[slots], state.replay.data)
-    mean, _ = agent.predict(
+    mean, std = agent.predict(
         state.dynamics, data.observation, data.action, config=config, task=saved.task
     )
-    squared = np.mean(np.square(mean[..., :-1] - data.next_observation), axis=1)  # [N, O]
-    error = np.sqrt(squared.mean(0)) / np.asarray(state.dynamics.change_std)
+    unit = np.asarray(state.dynamics.change_std)
+    errors = np.asarray(mean[..., :-1] - data.next_observation) / unit  # [N, B, O]
+    std = np.asarray(std[..., :-1]) / unit
+    error = np.sqrt(np.mean(np.square(errors), axis=(0, 1)))
+    noise = np.sqrt(np.mean(np.square(std), axis=(0, 1)))
+    density = -0.5 * np.square(errors / std) - np.log(std) - 0.5 * np.log(2 * np.pi)
     threshold = saved.about.get("reward_threshold", diagnostics.REWARD_THRESHOLD)
     is_rewarded = np.asarray(data.reward) > threshold
     reward = np.asarray(mean[..., -1])  # [N, B]
@@ -115,6 +121,8 @@ def _row(
         epochs,
         float(np.sqrt(np.mean(np.square(error)))),
         float(error.max()),
+        float(np.exp(np.mean(np.log(noise / error)))),
+        float(density.mean()),
         float(reward[:, is_rewarded].mean()) if is_rewarded.any() else float("nan"),
         float(np.mean(reward[:, ~is_rewarded] > threshold / 2)),
     )
@@ -133,14 +141,17 @@ def run(options: Any, paths: Sequence[str]) -> None:
     old = jax.tree.map(lambda x: x[index], saved.state(step))
     size = int(old.replay.size)
     print(f"{saved.spec.name}, step {step}, {size} transitions")
-    print("| settings | fit | epochs | error | worst | rewarded, predicted | false rewards |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print(
+        "| settings | fit | epochs | error | worst | noise / error | log density "
+        "| rewarded, predicted | false rewards |"
+    )
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, config in configs.items():
 
         def report(row: Row, name: str = name) -> None:
             print(
                 f"| {name} | {row.fit} | {row.epochs} | {row.error:.3f} | {row.worst:.3f} "
-                f"| {row.rewarded:.2f} | {row.false:.4f} |",
+                f"| {row.noise:.2f} | {row.density:.2f} | {row.rewarded:.2f} | {row.false:.4f} |",
                 flush=True,
             )
 

@@ -17,6 +17,7 @@ import functools
 from typing import NamedTuple
 
 import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -216,7 +217,9 @@ def _loss(
         # the lower one until beta balances it: far above the noise.
         bounds = params["params"]
         width = bounds["max_log_var"] - bounds["min_log_var"]
-        pull = width * jnp.mean(losses.nll_weight(log_var, beta), axis=1)
+        weight = losses.nll_weight(log_var, beta) * is_there[:, None]
+        # Once they met, nothing but the pull would move the upper one: it would go on for ever.
+        pull = nn.relu(width) * jnp.sum(weight, axis=1) / jnp.sum(is_there)
         total += _BOUND_WEIGHT * jnp.sum(pull)
     if problem.config.learn_termination:
         # Other weights than those of the means and variances, which it therefore leaves alone.

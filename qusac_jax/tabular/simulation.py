@@ -113,7 +113,8 @@ def expected_return(
         return jnp.take_along_axis(environment.reward[..., None] + next_value, choice, 1)[:, 0]
 
     zeros = jnp.zeros(choice[:, 0].shape, environment.reward.dtype)
-    return environment.start @ jax.lax.fori_loop(0, episode_length, back, zeros)
+    value = jax.lax.fori_loop(0, episode_length, back, zeros)
+    return jnp.matmul(environment.start, value, precision="highest")
 
 
 def _sparse_expected_return(environment, policies, episode_length):
@@ -123,6 +124,7 @@ def _sparse_expected_return(environment, policies, episode_length):
         flow = _sparse_products.chosen(environment.transition, policy)
         reward = environment.reward[state, policy]
         back = lambda _, value: reward + _sparse_products.propagate(flow, value)
-        return environment.start @ jax.lax.fori_loop(0, episode_length, back, 0 * reward)
+        value = jax.lax.fori_loop(0, episode_length, back, 0 * reward)
+        return jnp.matmul(environment.start, value, precision="highest")
 
     return jax.lax.map(one, jnp.asarray(policies))
