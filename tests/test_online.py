@@ -146,6 +146,16 @@ def test_divergence_stops_the_run_and_names_the_quantity(tmp_path, rate, quantit
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
+def test_a_profile_of_a_run_has_its_learning_steps(tmp_path):
+    trace = tmp_path / "trace"
+    few = ["--preset=sac", "--num_steps=60", f"--workdir={tmp_path}/run", f"--profile={trace}"]
+    code, out, err = run(*TINY, *few)
+    assert code == 0, out + err
+    (path,) = trace.glob("plugins/profile/*/*.xplane.pb")
+    assert path.read_bytes().count(b"learning_step") > 0
+
+
 def test_policy_loads_and_acts(finished):
     policy = qusac_jax.load_policy(finished)
     action = policy(np.zeros(3))

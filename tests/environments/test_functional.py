@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+import sys
 import types
 
 import flax
@@ -213,6 +214,38 @@ def test_an_environment_of_a_package_is_traced_once_and_its_states_are_left_alon
     state = env.reset(jax.random.key(0))
     env.step(state, jnp.ones(1), jax.random.key(0))
     assert state.info["left"] == 0
+
+
+class Suite:
+    """Playground's control suite, of two tasks, one of which does not load."""
+
+    ALL_ENVS = ("CartpoleSwingupSparse", "ReacherHard")
+
+    def load(self, name, config_overrides):
+        assert config_overrides == {"impl": "jax"}  # MJX in JAX, not in Warp
+        if name == "ReacherHard":
+            raise AttributeError("'MjSpec' object has no attribute 'find_body'")
+        return Packaged()
+
+    def get_default_config(self, name):
+        assert name == "CartpoleSwingupSparse"
+        return types.SimpleNamespace(episode_length=7)
+
+
+def test_the_paper_s_tasks_are_playground_s_by_their_short_names(monkeypatch):
+    package = types.SimpleNamespace(dm_control_suite=Suite())
+    monkeypatch.setitem(sys.modules, "mujoco_playground", package)
+    for name in ("cartpole_swingup", "CartpoleSwingupSparse"):
+        env = device_tasks.load_playground(name)
+        functional.check(env)
+        assert (env.episode_length, env.termination, env.action_size) == (7, "never", 1)
+    with pytest.raises(ValueError, match=r"'playground:reacher_hard' cannot be loaded .*find_body"):
+        device_tasks.load_playground("reacher_hard")
+    with pytest.raises(ValueError, match="no task 'walker'; it has acrobot, reacher_hard, cartpo"):
+        device_tasks.load_playground("walker")
+    monkeypatch.setitem(sys.modules, "mujoco_playground", None)  # as if it were not installed
+    with pytest.raises(ValueError, match=r"mujoco_playground cannot .*install.*\[playground\]"):
+        device_tasks.load_playground("acrobot")
 
 
 @pytest.mark.parametrize(
