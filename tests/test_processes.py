@@ -89,6 +89,20 @@ def test_a_killed_run_goes_on_alone(tmp_path):
 
 
 @pytest.mark.slow
+def test_without_the_first_process_the_others_end_and_the_run_can_be_continued(tmp_path):
+    path = tmp_path / "run"
+    flags = [*ONLINE, "--preset=sac", "--num_steps=400", f"--workdir={path}"]
+    processes = start("online", flags)
+    wait_for(path / "checkpoints" / "100" / "checksums.json", processes)
+    processes[0].kill()
+    codes, outputs = ended(processes)
+    assert codes[0] == -signal.SIGKILL
+    assert codes[1] != 0  # JAX ends it: the first process is where all of them meet
+    assert online.main(["online", *flags]) == 0
+    assert json.loads((path / "summary.json").read_text())["steps"] == 400
+
+
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_together(tmp_path):
     flags = [flag for flag in ONLINE if not flag.startswith("--termination")]
     flags += ["--env=functional:tests.pendulum:Pendulum", "--preset=sac", "--num_steps=300"]
