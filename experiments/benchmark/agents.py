@@ -15,7 +15,7 @@ import numpy as np
 from experiments import cost, seeds
 from experiments.benchmark import measure, torch_baseline
 from experiments.benchmark.jobs import Case, Job, Measurement, Setting
-from experiments.benchmark.measure import Limits, Work
+from experiments.benchmark.measure import Work
 from qusac_jax import environments
 from qusac_jax.qusac import agent, presets, replay, rollouts
 from qusac_jax.qusac.config import METHODS, Config
@@ -99,9 +99,7 @@ def update_jobs(
             )
 
 
-def _measure_updates(
-    setting: Setting, config: Config, task: Task, num_seeds: int, limits: Limits
-) -> Measurement:
+def _measure_updates(setting: Setting, config: Config, task: Task, num_seeds: int) -> Measurement:
     """Of `train_step`: a transition is stored, ten updates, the next action."""
     state = filled_state(config, task, num_seeds, config.replay_capacity)
     transition = jax.tree.map(lambda x: jnp.copy(x[:, 0]), state.replay.data)
@@ -121,7 +119,7 @@ def _measure_updates(
         units=units,
         timing=timing,
         compile_seconds=compiled.seconds,
-        work=compiled.work(limits, per_iteration=num_seeds, per_call=units),
+        work=compiled.work(per_iteration=num_seeds, per_call=units),
         baseline=torch_baseline.baseline(config, task, setting.repeat) if has_baseline else None,
     )
 
@@ -152,9 +150,8 @@ def fit_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
 
 
 def _measure_fit(
-    setting: Setting, config: Config, task: Task, num_seeds: int, count: int, limits: Limits
+    setting: Setting, config: Config, task: Task, num_seeds: int, count: int
 ) -> Measurement:
-    del limits
     state = filled_state(config, task, num_seeds, count)
     fit = seeds.mapped(agent.fit, donate=(0,), config=config, task=task)
     compiled = measure.compile_for(fit, state)
@@ -200,9 +197,7 @@ def refresh_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
             )
 
 
-def _measure_refresh(
-    setting: Setting, config: Config, task: Task, num_seeds: int, limits: Limits
-) -> Measurement:
+def _measure_refresh(setting: Setting, config: Config, task: Task, num_seeds: int) -> Measurement:
     state = filled_state(config, task, num_seeds, config.replay_capacity)
     roll_out = seeds.mapped(agent.roll_out, donate=(0,), config=config, task=task)
     compiled = measure.compile_for(roll_out, state)
@@ -219,7 +214,6 @@ def _measure_refresh(
         timing=measure.timed(call, setting.repeat),
         compile_seconds=compiled.seconds,
         work=compiled.work(
-            limits,
             per_iteration=units / num_chunks / config.rollout_length,
             per_call=units,
         ),

@@ -104,7 +104,7 @@ def _measured(
         _say(f"left out, as {_memory.in_words(free)} are free: {expectation}")
         return None, before
     _say(expectation)
-    measurement = job.measure(before)
+    measurement = job.measure()
     after = measure.limits()
     return table.row(job, measurement, before.or_better(after)), after
 

@@ -35,7 +35,7 @@ class Job(NamedTuple):
     unit: str  # what is counted per second
     memory: int  # bytes, about
     calls: str  # how often what is called
-    measure: Callable[[Limits], Measurement]
+    measure: Callable[[], Measurement]
     flops: float | None = None  # of all calls, by hand
 
     def expectation(self, limits: Limits) -> str:

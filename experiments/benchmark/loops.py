@@ -16,7 +16,7 @@ from experiments import cost, device_loop, seeds
 from experiments.benchmark import measure
 from experiments.benchmark.agents import NAMES, config_of, filled_state
 from experiments.benchmark.jobs import Baseline, Case, Job, Measurement, Setting
-from experiments.benchmark.measure import Limits, Work
+from experiments.benchmark.measure import Work
 from qusac_jax import environments, qusac
 from qusac_jax.environments.device_vector import DeviceVector
 
@@ -49,7 +49,7 @@ def act_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
 
 
 def _measure_act(
-    setting: Setting, config: qusac.Config, task: qusac.Task, num_seeds: int, limits: Limits
+    setting: Setting, config: qusac.Config, task: qusac.Task, num_seeds: int
 ) -> Measurement:
     both: dict[str, Any] = {"config": config, "task": task}
     keys = jax.random.split(jax.random.key(0), num_seeds)
@@ -79,7 +79,7 @@ def _measure_act(
         units=units,
         timing=timing,
         compile_seconds=compiled.seconds,
-        work=compiled.work(limits, per_iteration=num_seeds, per_call=num_seeds),
+        work=compiled.work(per_iteration=num_seeds, per_call=num_seeds),
         baseline=Baseline("environment alone", units / statistics.median(alone.seconds)),
     )
 
@@ -161,9 +161,7 @@ def _measure_device(
     names: tuple[str, str],
     steps: int,
     learns: bool,
-    limits: Limits,
 ) -> Measurement:
-    del limits
     on_device, on_host = names
     vector = DeviceVector(on_device, range(num_seeds))
     task = vector.spec.task("never")

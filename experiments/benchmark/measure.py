@@ -29,11 +29,10 @@ class Limits(NamedTuple):
     flops: float  # per second, of a float32 matrix product at default precision
     bytes: float  # read and written per second, of arrays of the best size
     bytes_beyond_cache: float  # of large arrays
-    counts_loops_once: bool  # whether XLA's count has the body of a loop once
 
     def or_better(self, other: "Limits") -> "Limits":
         """The better of two measurements in all of it."""
-        return Limits(*(max(pair) for pair in zip(self, other, strict=True)))  # type: ignore[arg-type]
+        return Limits(*(max(pair) for pair in zip(self, other, strict=True)))
 
     def share(self, per_second: float, work: Work) -> tuple[float, str]:
         """Of the nearer limit that so many units a second reach, and which that is."""
@@ -65,15 +64,14 @@ class Compiled(NamedTuple):
     seconds: float  # of tracing, lowering and compiling
     cost: Work  # loops counted as the backend counts them
 
-    def work(self, limits: Limits, *, per_iteration: float, per_call: float) -> Work:
+    def work(self, *, per_iteration: float, per_call: float) -> Work:
         """Of one unit.
 
         Args:
-            limits: of the machine.
             per_iteration: units of one iteration of the loops in it.
             per_call: units of all iterations.
         """
-        units = per_iteration if limits.counts_loops_once else per_call
+        units = per_iteration if _counts_loops_once() else per_call
         counted = self.cost.bytes
         return Work(self.cost.flops / units, None if counted is None else counted / units)
 
@@ -116,7 +114,7 @@ def limits() -> Limits:
     """Measures this machine's default device, in about a second."""
     probe = _CPU_PROBE if jax.default_backend() == "cpu" else _ACCELERATOR_PROBE
     copies = [_copy_rate(size, probe) for size in probe.copy_bytes]
-    return Limits(_matmul_rate(probe), max(copies), copies[-1], _counts_loops_once())
+    return Limits(_matmul_rate(probe), max(copies), copies[-1])
 
 
 def in_words(count: int) -> str:
@@ -154,6 +152,7 @@ def _copies(x: jax.Array, count: int) -> jax.Array:
 
 @functools.cache
 def _counts_loops_once() -> bool:
+    """Whether XLA's count has the body of a loop once."""
     x = jnp.ones((32, 32))
     once = jax.jit(lambda x: x @ x)
     loop = jax.jit(lambda x: jax.lax.fori_loop(0, _PROBE_LENGTH, lambda _, x: x @ x, x))

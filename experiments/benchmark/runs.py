@@ -19,7 +19,7 @@ from experiments import cost
 from experiments.benchmark.agents import NAMES, config_of
 from experiments.benchmark.jobs import Baseline, Case, Job, Measurement, Setting
 from experiments.benchmark.loops import tasks_on_device_and_host
-from experiments.benchmark.measure import Limits, Timing
+from experiments.benchmark.measure import Timing
 from qusac_jax import environments
 from qusac_jax.environments.functional import is_functional
 from qusac_jax.qusac.config import METHODS
@@ -121,9 +121,8 @@ def _memory(run: _Run) -> int:
     return cost.memory(config_of(run.method, "small"), task, run.num_seeds).total
 
 
-def _measure(setting: Setting, run: _Run, limits: Limits) -> Measurement:
+def _measure(setting: Setting, run: _Run) -> Measurement:
     """With a compilation cache that is warm, beside a run without one."""
-    del limits
     cold, warm = _cold_and_warm(setting, run)
     seconds = tuple(parts["first evaluation"] for parts in warm)
     return Measurement(
@@ -135,9 +134,8 @@ def _measure(setting: Setting, run: _Run, limits: Limits) -> Measurement:
     )
 
 
-def _measure_device(setting: Setting, run: _Run, on_host: str, limits: Limits) -> Measurement:
+def _measure_device(setting: Setting, run: _Run, on_host: str) -> Measurement:
     """Both with a compilation cache that is warm."""
-    del limits
     cold, warm = _cold_and_warm(setting, run)
     host_cold, host_warm = _cold_and_warm(setting, run._replace(env=on_host))
     host = _medians(host_warm)

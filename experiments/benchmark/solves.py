@@ -17,7 +17,7 @@ import scipy.sparse.linalg
 
 from experiments.benchmark import baselines, measure, numpy_reference
 from experiments.benchmark.jobs import Baseline, Case, Job, Measurement, Setting
-from experiments.benchmark.measure import Limits, Work
+from experiments.benchmark.measure import Work
 from qusac_jax import sparse, ube
 
 _METHODS = {
@@ -79,7 +79,6 @@ def _measure_solve(
     num_states: int,
     num_seeds: int,
     factorize: float,
-    limits: Limits,
 ) -> Measurement:
     seeds = jnp.arange(num_seeds)
     problems = jax.jit(jax.vmap(lambda seed: dense_problem(num_states, seed)))(seeds)
@@ -91,7 +90,7 @@ def _measure_solve(
     solve = jax.jit(solve)
     compiled = measure.compile_for(solve, *problems)
     timing = measure.timed(lambda: jax.block_until_ready(compiled.call(*problems)), setting.repeat)
-    counted = compiled.work(limits, per_iteration=num_seeds, per_call=num_seeds)
+    counted = compiled.work(per_iteration=num_seeds, per_call=num_seeds)
     baseline = None
     if setting.has_baselines:
         # Only the first: the reference takes one problem after the other.
@@ -163,9 +162,8 @@ def sparse_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
 
 
 def _measure_sparse(
-    setting: Setting, num_states: int, structure: str, discount: float, limits: Limits
+    setting: Setting, num_states: int, structure: str, discount: float
 ) -> Measurement:
-    del limits  # how many iterations there are is known only afterwards
     problem = sparse_problem(num_states, structure)
     on_device = jax.tree.map(jnp.asarray, problem)
     solve = jax.jit(functools.partial(ube.solve_exact, discount=discount))

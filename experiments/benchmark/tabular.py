@@ -16,7 +16,7 @@ import numpy as np
 from experiments import tabular_cost
 from experiments.benchmark import baselines, measure, numpy_reference
 from experiments.benchmark.jobs import Baseline, Case, Job, Measurement, Setting
-from experiments.benchmark.measure import Limits, Timing
+from experiments.benchmark.measure import Timing
 from qusac_jax.tabular import agent, environments, experiment
 
 _METHODS = ("exact_ube", "pombu", "ensemble_var", "psrl")
@@ -52,10 +52,8 @@ def _measure(
     environment: environments.Environment,
     config: experiment.Config,
     num_seeds: int,
-    limits: Limits,
 ) -> Measurement:
     """At several points along one run; NumPy at the first seed's."""
-    del limits  # how long its loops are is known only afterwards
     on_cpu = jax.default_backend() == "cpu"
     config = dataclasses.replace(config, seed_axis="map" if on_cpu else "vmap")
     keys = jax.random.split(jax.random.key(0), num_seeds)
