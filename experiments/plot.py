@@ -13,7 +13,6 @@ Writes learning_curves.png and .csv, aggregate.png and .csv, and prints a table.
 """
 
 import csv
-import os
 import pathlib
 import sys
 from collections.abc import Iterable, Sequence
@@ -35,30 +34,6 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_string("y", "eval_return", "column of metrics.csv to draw", **define)
     flags.DEFINE_integer("smooth", 1, "evaluations in the moving average", **define)
     return values
-
-
-def plot_learning_curves(
-    run_directories: Iterable[str | os.PathLike[str]],
-    path: str | os.PathLike[str],
-    *,
-    x: str = "step",
-    y: str = "eval_return",
-    smooth: int = 1,
-) -> None:
-    """Draws the learning curves of runs, one panel per task, into a PNG.
-
-    Args:
-        run_directories: directories with config.json and metrics.csv; others are passed over.
-        path: of the picture to write.
-        x: the column of metrics.csv for the x axis.
-        y: the column to draw.
-        smooth: number of evaluations in the moving average, >= 1.
-
-    Raises:
-        ValueError: if there is nothing to draw, or a file is not as it should be.
-    """
-    curves = run_reader.read_runs(run_directories, x=x, y=y, smooth=smooth)
-    figures.draw_curves(curves, pathlib.Path(path), x=x, y=y)
 
 
 def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import plot, processes, report, run_reader, seeds
+from experiments import figures, processes, report, run_reader, seeds
 from experiments.evaluation import Evaluation
 from experiments.evaluator import Evaluator
 from experiments.finite_check import FiniteCheck
@@ -253,9 +253,8 @@ class Run(abc.ABC):
                 "compilations": self._speed.compilations(),
             }
         )
-        plot.plot_learning_curves(
-            [self._directory.path], self._directory.path / "learning_curve.png"
-        )
+        path = self._directory.path / "learning_curve.png"
+        figures.draw_curves(curves, path, x="step", y="eval_return")
 
     def close(self) -> None:
         """Frees the environments; what was learned stays."""

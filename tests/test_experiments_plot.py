@@ -159,7 +159,8 @@ def test_command_writes_everything(tmp_path, capsys):
 
 def test_learning_curves_of_one_run(tmp_path):
     run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [5.0]))
-    plot.plot_learning_curves([run], tmp_path / "curve.png")
+    curves = run_reader.read_runs([run])
+    figures.draw_curves(curves, tmp_path / "curve.png", x="step", y="eval_return")
     assert (tmp_path / "curve.png").read_bytes()[:4] == b"\x89PNG"
 
 
