@@ -3,10 +3,7 @@
 Axes: R seeds, E evaluation episodes, O observation size, A action size.
 """
 
-import pathlib
 from collections.abc import Callable
-
-import jax
 
 from experiments import evaluation, seeds
 from experiments.evaluation import Evaluation
@@ -55,23 +52,6 @@ class Evaluator:
         """
         self.envs.close()
         self.envs = self._make(lambda seed: seeds.later(seed, step))
-
-    def record(self, actor: Params, path: pathlib.Path) -> None:
-        """Writes one episode of the first seed as an mp4 and a GIF.
-
-        Args:
-            actor: weights `[R, ...]` of the policies.
-            path: of the mp4.
-        """
-        setup = self._setup
-        evaluation.record(
-            setup.env,
-            jax.tree.map(lambda x: x[0], actor),
-            path,
-            config=setup.config,
-            task=setup.task,
-            action_cost=setup.action_cost,
-        )
 
     def _make(self, seed_of: Callable[[int], int]) -> environments.AnyVector:
         setup = self._setup

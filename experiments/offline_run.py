@@ -202,12 +202,6 @@ class OfflineRun(Run):
             jax.tree.map(np.asarray, replay.full(transitions)), len(self._seeds), self._placement
         )
 
-    def _host_state(self) -> dict[str, Any]:
-        return {}
-
-    def _set_host_state(self, host: dict[str, Any]) -> None:
-        del host
-
 
 def _normalized(state: qusac.TrainState) -> qusac.TrainState:
     """The networks with the statistics of D, which nothing has observed before."""

@@ -4,6 +4,7 @@ Axes: R seeds, O observation size, A action size.
 """
 
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -31,12 +32,7 @@ class OnlineRun(Run):
         """
         super().__init__(setup)
         self._init_from = init_from
-        self._env = environments.vector(
-            setup.env,
-            self._seeds,
-            action_cost=setup.action_cost,
-            num_processes=setup.env_processes,
-        )
+        self._env = self._environments(self._seeds)
         both = {"config": self._config, "task": self._task}
         self._act = self._mapped(qusac.act, **both)
         self._refresh = self._mapped(qusac.refresh, donate=(0,), **both)
@@ -173,12 +169,15 @@ class OnlineRun(Run):
     def _restart_environments(self) -> None:
         super()._restart_environments()
         self._env.close()
-        self._env = environments.vector(
-            self._setup.env,
-            [seeds.later(seed, self.step) for seed in self._seeds],
-            action_cost=self._setup.action_cost,
-            num_processes=self._setup.env_processes,
-        )
+        self._env = self._environments([seeds.later(seed, self.step) for seed in self._seeds])
         self._observation = self._env.reset()
         keys = jax.vmap(lambda key: jax.random.fold_in(key, self.step))(self._program_keys)
         self._action = np.asarray(self._act(self._state.actor, self._observation, keys))
+
+    def _environments(self, env_seeds: Sequence[int]) -> environments.AnyVector:
+        return environments.vector(
+            self._setup.env,
+            env_seeds,
+            action_cost=self._setup.action_cost,
+            num_processes=self._setup.env_processes,
+        )

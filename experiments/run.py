@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import figures, processes, report, run_reader, seeds
+from experiments import evaluation, figures, processes, report, run_reader, seeds
 from experiments.evaluation import Evaluation
 from experiments.evaluator import Evaluator
 from experiments.finite_check import FiniteCheck
@@ -73,13 +73,13 @@ class Run(abc.ABC):
     def _advance(self) -> dict[str, jax.Array]:
         """Takes one step or several, counts them in `step`, returns the last update's metrics."""
 
-    @abc.abstractmethod
     def _host_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside the agent's state: NumPy arrays in fixed shapes."""
+        return {}
 
-    @abc.abstractmethod
     def _set_host_state(self, host: dict[str, Any]) -> None:
         """Continues from what `_host_state` returned."""
+        del host
 
     def _metadata(self) -> dict[str, Any]:
         """What a checkpoint holds beside arrays; JSON-compatible."""
@@ -262,7 +262,14 @@ class Run(abc.ABC):
 
     def record_video(self, path: pathlib.Path) -> None:
         """Writes one episode of the first seed with the mean action, as an mp4 and a GIF."""
-        self._evaluator.record(self._state.actor, path)
+        evaluation.record(
+            self._setup.env,
+            jax.tree.map(lambda x: x[0], self._state.actor),
+            path,
+            config=self._config,
+            task=self._task,
+            action_cost=self._setup.action_cost,
+        )
         self._directory.log_video(self.step, self._seeds[0], path)
 
     @contextlib.contextmanager

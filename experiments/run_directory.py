@@ -224,12 +224,6 @@ class FollowedDirectory(RunDirectory):
     def log(self, rows: list[dict[str, float]], timing: dict[str, float]) -> None:
         """Nothing."""
 
-    def log_video(self, step: int, seed: int, path: pathlib.Path) -> None:
-        """Nothing."""
-
-    def write_summary(self, summary: dict[str, Any]) -> None:
-        """Nothing."""
-
     def close(self) -> None:
         """Nothing."""
 

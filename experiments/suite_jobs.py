@@ -91,10 +91,10 @@ class Launcher:
         Raises:
             ValueError: if submitit or SLURM is not there, or a parameter is none of SLURM's.
         """
-        self._is_local = kind == "local"
+        self.is_local = kind == "local"  # whether jobs end with the suite
         self._folder = folder
         self._parameters = {f"slurm_{name}": value for name, value in parameters.items()}
-        if not self._is_local:
+        if not self.is_local:
             self._parameters.setdefault("slurm_time", _SLURM_TIME)
         elif parameters:
             raise ValueError(
@@ -102,11 +102,6 @@ class Launcher:
                 "--launcher=slurm, or leave them out"
             )
         self._executor()
-
-    @property
-    def is_local(self) -> bool:
-        """Whether jobs end with the suite."""
-        return self._is_local
 
     def submit(self, name: str, arguments: Sequence[str], cores: Sequence[int]) -> Any:
         """Starts or queues a run.
@@ -126,7 +121,7 @@ class Launcher:
 
         job = TrainingJob(arguments, os.environ.get("CUDA_VISIBLE_DEVICES"))
         try:
-            with _inherited(cores if self._is_local else ()):
+            with _inherited(cores if self.is_local else ()):
                 return self._executor(name).submit(job)
         except (FailedJobError, FailedSubmissionError) as error:
             raise ValueError(
@@ -143,14 +138,14 @@ class Launcher:
 
         submitted = (self._folder / name).glob("*_submitted.pkl")
         latest = max(submitted, key=lambda path: path.stat().st_mtime, default=None)
-        if self._is_local or latest is None:
+        if self.is_local or latest is None:
             return None
         job = submitit.SlurmJob(self._folder / name, latest.name.removesuffix("_submitted.pkl"))
         return job if job.state.split()[0] in _SLURM_ALIVE else None
 
     def stop(self, job: Any) -> None:
         """Asks a local job to save and end; what runs on a cluster goes on."""
-        if self._is_local and not job.done():
+        if self.is_local and not job.done():
             os.kill(int(job.job_id), signal.SIGTERM)  # submitit's process, which passes it on
 
     def _executor(self, name: str = "") -> Any:
@@ -165,7 +160,7 @@ class Launcher:
         try:
             executor = submitit.AutoExecutor(
                 folder=folder,
-                cluster="local" if self._is_local else "slurm",
+                cluster="local" if self.is_local else "slurm",
                 slurm_max_num_timeout=_MAX_REQUEUES,
             )
             executor.update_parameters(name=name or None, timeout_min=_NO_LIMIT, **self._parameters)
