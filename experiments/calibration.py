@@ -8,7 +8,6 @@ policy's own draws and entropy bonus.
 Writes step_STEP.png and .csv and prints a table with a column for each seed.
 """
 
-import csv
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -54,7 +53,8 @@ def run(options: Any, paths: Sequence[str]) -> None:
     )
     is_of_values = METHODS[saved.config.method].is_of_values
     rows = statistics(returns, is_of_values=is_of_values)
-    _write_csv(numbers, saved.seeds, rows)
+    header = ("what", *(f"seed {seed}" for seed in saved.seeds))
+    files.write_csv(numbers, header, ((name, *values) for name, values in rows.items()))
     predictions = calibration_figure.Predictions(returns.value, returns.std, returns.real)
     calibration_figure.draw(
         predictions, saved.seeds, picture, _spreads(returns), is_of_values=is_of_values
@@ -139,9 +139,7 @@ def _spreads(returns: Returns) -> calibration_figure.Spreads | None:
 def _mean(values: np.ndarray) -> np.ndarray:
     """Over all but the leading axis, of what is finite; NaN where nothing is."""
     flat = values.reshape(len(values), -1)
-    kept = np.isfinite(flat)
-    total = np.where(kept, flat, 0.0).sum(1)
-    return np.where(kept.any(1), total / np.maximum(kept.sum(1), 1), np.nan)
+    return np.ma.masked_invalid(flat).mean(1).filled(np.nan)
 
 
 def _within(error: np.ndarray, bound: np.ndarray) -> np.ndarray:
@@ -161,13 +159,6 @@ def _correlation(a: np.ndarray, b: np.ndarray) -> float:
     if len(a) < _FEWEST or not (np.ptp(a) and np.ptp(b)):
         return float("nan")
     return float(np.corrcoef(a, b)[0, 1])
-
-
-def _write_csv(path: pathlib.Path, seeds: Sequence[int], rows: dict[str, np.ndarray]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("what", *(f"seed {seed}" for seed in seeds)))
-        writer.writerows((name, *values) for name, values in rows.items())
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:

@@ -182,14 +182,9 @@ def table(scores: Scores) -> str:
     if len(scores.seeds) > 1:
         rows.append(("mean of seeds", [x.mean(1) for x in columns.values()], scores.returns))
     for name, values, returns in rows:
-        cells = " | ".join(_with_interval(x) for x in values)
+        cells = " | ".join(results.plus_minus(x.mean(), results.half_interval(x)) for x in values)
         lines.append(f"| {name} | {cells} | {returns.min():.1f} | {returns.max():.1f} |")
     return "\n".join(lines)
-
-
-def _with_interval(values: np.ndarray) -> str:
-    half = results.half_interval(values)
-    return f"{values.mean():.1f}" + ("" if np.isnan(half) else f" ± {half:.1f}")
 
 
 def _as_json(scores: Scores) -> dict[str, Any]:

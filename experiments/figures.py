@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
 from experiments import files, results, run_reader, style
@@ -72,7 +71,8 @@ def draw_curves(
     drawn = [styles[s.env, s.label] for per_env in summaries.values() for s in per_env]
     colors = {curve_style.name: curve_style.color for curve_style in sorted(drawn)}
     methods = [style.line_sample(style.text(name), color=colors[name]) for name in colors]
-    style.legend(figure, [*methods, *_published_samples(published)], where="upper")
+    dotted = style.published_samples(c.name for theirs in published.values() for c in theirs)
+    style.legend(figure, [*methods, *dotted], where="upper")
     if spelled:
         lines = {curve_style.letter: curve_style.line for curve_style in styles.values()}
         settings = [
@@ -215,16 +215,8 @@ def _draw_panel(
 def _draw_published(panel: Axes, curves: Sequence[PublishedCurve], end: float) -> None:
     for curve in curves:
         kept = curve.x <= end
-        color = style.COLORS.get(curve.name, "0.5")
+        color = style.color(curve.name)
         panel.plot(curve.x[kept], curve.mean[kept], ":", color=color, lw=1.1, marker=".", ms=3.5)
-
-
-def _published_samples(published: Mapping[str, Sequence[PublishedCurve]]) -> list[Line2D]:
-    names = dict.fromkeys(curve.name for curves in published.values() for curve in curves)
-    return [
-        style.line_sample(f"published {name}", color=style.COLORS.get(name, "0.5"), line=":")
-        for name in names
-    ]
 
 
 @matplotlib.rc_context({**style.RC, "axes.grid.axis": "x"})

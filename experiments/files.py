@@ -123,6 +123,14 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO[Any]]:
     partial.rename(path)
 
 
+def write_csv(path: pathlib.Path, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Writes a table as CSV."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
 def write_json(path: pathlib.Path, content: Any) -> None:
     """Writes a value as JSON, `replacing` the file."""
     with replacing(path) as file:

@@ -12,10 +12,9 @@ and the best run that was read.
 Writes learning_curves.png and .csv, aggregate.png and .csv, and prints a table.
 """
 
-import csv
 import pathlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,7 @@ def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:
     curves = run_reader.read_runs(run_directories, x=x, y=y, smooth=options.smooth)
     grouped = results.group(curves)
     summaries = figures.draw_curves(curves, output / "learning_curves.png", x=x, y=y)
-    _write_csv(
+    files.write_csv(
         output / "learning_curves.csv",
         ("env", "method", "num_seeds", x, "mean", "standard_error"),
         [
@@ -63,7 +62,7 @@ def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:
             return
         aggregates = results.aggregate(scores)
         figures.draw_aggregates(aggregates, output / "aggregate.png")
-        _write_csv(output / "aggregate.csv", results.Aggregate._fields, aggregates)
+        files.write_csv(output / "aggregate.csv", results.Aggregate._fields, aggregates)
 
 
 def table(grouped: dict[str, dict[str, list[Curve]]]) -> str:
@@ -84,14 +83,7 @@ def table(grouped: dict[str, dict[str, list[Curve]]]) -> str:
 
 def _mean_and_error(values: list[float]) -> str:
     error = results.standard_error(np.array(values))
-    return f"{np.mean(values):.1f}" + ("" if np.isnan(error) else f" ± {error:.1f}")
-
-
-def _write_csv(path: pathlib.Path, header: Sequence[str], rows: Iterable[Sequence]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+    return results.plus_minus(float(np.mean(values)), float(error))
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:

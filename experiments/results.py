@@ -81,6 +81,11 @@ def standard_error(values: np.ndarray) -> np.ndarray:
     return values.std(0, ddof=1) / np.sqrt(len(values))
 
 
+def plus_minus(mean: float, error: float) -> str:
+    """The two as in tables: `12.3 ± 0.4`, without the error where it is NaN."""
+    return f"{mean:.1f}" + ("" if np.isnan(error) else f" ± {error:.1f}")
+
+
 def half_interval(values: np.ndarray) -> float:
     """Half the 95 % t interval of the mean of independent values `[n]`; NaN if n = 1."""
     return float(standard_error(values) * special.stdtrit(max(len(values) - 1, 1), 0.975))

@@ -69,6 +69,11 @@ def colors(methods: Iterable[str]) -> dict[str, str]:
     return result | {method: free[i % len(free)] for i, method in enumerate(unknown)}
 
 
+def color(method: str) -> str:
+    """The colour of a published method, grey where it has none of its own."""
+    return COLORS.get(method, "0.5")
+
+
 def letter(index: int) -> str:
     """A short name for a setting: a, b, ..., z, a1, b1, ..."""
     lap, place = divmod(index, 26)
@@ -86,6 +91,14 @@ def text(name: str, longest: int = 48) -> str:
 def line_sample(label: str, *, color: str = "black", line: Any = "-", width: float = 1.8) -> Line2D:
     """What a legend shows beside a label."""
     return Line2D([], [], color=color, linestyle=line, linewidth=width, label=label)
+
+
+def published_samples(methods: Iterable[str]) -> list[Line2D]:
+    """What a legend shows of published curves, which are dotted: each method once."""
+    return [
+        line_sample(f"published {method}", color=color(method), line=":")
+        for method in dict.fromkeys(methods)
+    ]
 
 
 def legend(

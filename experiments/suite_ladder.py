@@ -86,17 +86,13 @@ def draw(ours: Ladders, theirs: Ladders, path: pathlib.Path, *, y: str) -> None:
             panel.fill_between(x, mean - error, mean + error, color=colors[name], alpha=0.15, lw=0)
         for name, rungs in theirs.get(env, {}).items():
             x = [costs.index(rung.cost) for rung in rungs]
-            color = style.COLORS.get(name, "0.5")
+            color = style.color(name)
             panel.plot(x, [rung.mean for rung in rungs], ":", color=color, lw=1.1, marker=".")
         panel.set_xticks(range(len(costs)), [f"{cost:g}" for cost in costs])
         panel.set_title(style.text(env))
         panel.set_xlabel("action cost")
     panels[0].set_ylabel(y)
-    names = dict.fromkeys(name for by_name in theirs.values() for name in by_name)
-    dotted = [
-        style.line_sample(f"published {name}", color=style.COLORS.get(name, "0.5"), line=":")
-        for name in names
-    ]
+    dotted = style.published_samples(name for by_name in theirs.values() for name in by_name)
     solid = [style.line_sample(style.text(name), color=colors[name]) for name in colors]
     style.legend(figure, [*solid, *dotted], where="upper")
     style.save(figure, path)

@@ -218,6 +218,4 @@ def _interval(one: results.Aggregate, digits: str) -> str:
 
 
 def _plus_minus(mean: float, error: float) -> str:
-    if np.isnan(mean):
-        return "-"
-    return f"{mean:.1f}" + ("" if np.isnan(error) else f" ± {error:.1f}")
+    return "-" if np.isnan(mean) else results.plus_minus(mean, error)

@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import files, heat_maps, style
+from experiments import files, heat_maps, results, style
 
 
 class Run(NamedTuple):
@@ -96,15 +96,15 @@ def _published_means(rows, axis: str, field: str):
     return {method: np.transpose(curve) for method, curve in curves.items()}
 
 
-def _subplots(rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
-    figure = Figure(figsize=options.pop("figsize"), layout="constrained")
-    return figure, figure.subplots(rows, columns, **options)
+def _subplots(width: float, height: float, columns: int = 1) -> tuple[Figure, Any]:
+    figure = Figure((width, height), layout="constrained")
+    return figure, figure.subplots(1, columns)
 
 
 @matplotlib.rc_context(style.RC)
 def draw_regret(runs: list[Run], path: pathlib.Path) -> pathlib.Path:
     """Total regret along the episodes, one line per seed and their mean."""
-    figure, axes = _subplots(figsize=(6, 4))
+    figure, axes = _subplots(6, 4)
     for run in runs:
         color = style.COLORS[run.summary["method"]]
         axes.plot(run.total_regret.T, color=color, alpha=0.3, linewidth=0.8)
@@ -122,7 +122,7 @@ def draw_regret(runs: list[Run], path: pathlib.Path) -> pathlib.Path:
 @matplotlib.rc_context(style.RC)
 def draw_deep_sea(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
     """Learning time and total regret against L, as in the paper's DeepSea figure."""
-    figure, (left, right) = _subplots(1, 2, figsize=(11, 4))
+    figure, (left, right) = _subplots(11, 4, columns=2)
     methods = list(dict.fromkeys(run.summary["method"] for run in runs))
     methods.sort(key=list(style.COLORS).index)
     lengths = sorted({run.summary["length"] for run in runs})
@@ -145,9 +145,7 @@ def draw_deep_sea(runs: list[Run], published, path: pathlib.Path) -> pathlib.Pat
         place = np.array([lengths.index(summary["length"]) for summary in own])
         place = place + (i - (len(methods) - 1) / 2) * width
         totals = [summary["total_regret"] for summary in own]
-        error = [
-            np.std(total, ddof=1) / len(total) ** 0.5 if len(total) > 1 else 0 for total in totals
-        ]
+        error = np.nan_to_num([results.standard_error(np.array(total)) for total in totals])
         right.bar(place, np.mean(totals, 1), width, color=color, yerr=error, label=method)
         if method in learning:
             left.plot(*learning[method], "x--", color=color, alpha=0.6)
@@ -168,7 +166,7 @@ def draw_deep_sea(runs: list[Run], published, path: pathlib.Path) -> pathlib.Pat
 @matplotlib.rc_context(style.RC)
 def draw_rooms(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
     """Total regret along the episodes with standard errors, as in the paper's 7-room figure."""
-    figure, axes = _subplots(figsize=(6.5, 4.5))
+    figure, axes = _subplots(6.5, 4.5)
     curves = _published_means(published, "episode", "total_regret")
     for run in sorted(runs, key=lambda run: list(style.COLORS).index(run.summary["method"])):
         method, total = run.summary["method"], run.total_regret
@@ -176,7 +174,7 @@ def draw_rooms(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
         mean = total.mean(0)
         axes.plot(episode, mean, color=color, label=method)
         if len(total) > 1:
-            error = total.std(0, ddof=1) / len(total) ** 0.5
+            error = results.standard_error(total)
             axes.fill_between(episode, mean - error, mean + error, color=color, alpha=0.2)
         if method in curves:
             axes.plot(*curves[method], "--", color=color, alpha=0.7)
@@ -228,7 +226,7 @@ def draw_snapshots(
 @matplotlib.rc_context(style.RC)
 def draw_errors(sizes, errors: np.ndarray, path: pathlib.Path) -> pathlib.Path:
     """Errors `[R, len(sizes)]` against N, with the slope of Monte Carlo."""
-    figure, axes = _subplots(figsize=(5, 3.5))
+    figure, axes = _subplots(5, 3.5)
     sizes = np.array(sizes)
     axes.loglog(sizes, errors.T, color=style.COLORS["exact_ube"], alpha=0.3, linewidth=0.8)
     axes.loglog(
