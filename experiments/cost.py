@@ -213,10 +213,13 @@ def describe_memory(
 
 
 def _seeds_in_one_memory(num_seeds: int, devices: Sequence[Any]) -> int:
-    """Seeds whose arrays are on one device; devices of a CPU have one memory together."""
-    each = seeds.per_device(num_seeds, len(devices))
-    is_shared = devices[0].platform == "cpu"
-    return each * seeds.num_used(num_seeds, len(devices)) if is_shared else each
+    """Seeds whose arrays are together."""
+    return seeds.per_device(num_seeds, len(devices)) * devices_in_one_memory(num_seeds, devices)
+
+
+def devices_in_one_memory(num_seeds: int, devices: Sequence[Any]) -> int:
+    """Of those that seeds are on; devices of a CPU have one memory together."""
+    return seeds.num_used(num_seeds, len(devices)) if devices[0].platform == "cpu" else 1
 
 
 def check_memory(

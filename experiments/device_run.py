@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import cost, device_loop, seeds
+from experiments import device_loop, seeds
 from experiments.device_evaluator import DeviceEvaluator
 from experiments.online_run import OnlineRun
 from experiments.run_setup import Setup
@@ -57,7 +57,6 @@ class DeviceRun(OnlineRun):
             }
         self._run_steps = jax.jit(steps, donate_argnums=(0, 1), **shardings)
         self._most_steps = min(setup.eval_every, setup.checkpoint_every, setup.num_steps)
-        self._has_announced = False
 
     def _advance(self) -> dict[str, jax.Array]:
         """All steps up to the next evaluation or checkpoint."""
@@ -82,7 +81,8 @@ class DeviceRun(OnlineRun):
         report = report._replace(last_return=report.last_return.T)
         report = seeds.for_host(report, self._placement)
         self._note_report(plan, report)
-        self._announce_rate()
+        if self.step < self._num_steps:
+            self._announce_rate("learning steps")
         return report.metrics if plan.learn[plan.num_steps - 1] else {}
 
     def _note_report(self, plan: device_loop.Plan, report: device_loop.Report) -> None:
@@ -99,13 +99,3 @@ class DeviceRun(OnlineRun):
 
     def _announce_duration(self) -> None:
         """Nothing is compiled to find out: `_announce_rate` says it after two calls."""
-
-    def _announce_rate(self) -> None:
-        rate = self._speed.learning_rate()
-        if rate is not None and not self._has_announced and self.step < self._num_steps:
-            self._has_announced = True
-            left = cost.duration((self._num_steps - self.step) / rate)
-            print(
-                f"{rate:.3g} learning steps/s here: about {left} are left without evaluations",
-                flush=True,
-            )

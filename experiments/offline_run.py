@@ -11,7 +11,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from experiments import calibration_figure, cost, seeds
+from experiments import calibration_figure, seeds
 from experiments.evaluation import Evaluation
 from experiments.run import Run
 from experiments.run_reader import Curve
@@ -51,7 +51,6 @@ class OfflineRun(Run):
         self._state = self._state._replace(replay=self._buffer(dataset.transitions()))
         if config.normalize_observations:
             self._state = self._mapped(_normalized, donate=(0,))(self._state)
-        self._has_announced = False
         self._ends = TerminationCheck(config, task, len(self._seeds), self._mapped)
 
     def prepare(self) -> None:
@@ -137,18 +136,9 @@ class OfflineRun(Run):
             jax.block_until_ready(metrics)
         self.step += self._config.fit_every
         self._finite.check_metrics(self.step, metrics)
-        self._announce_duration()
+        apart = "rollouts and evaluations" if self._config.uses_model else "evaluations"
+        self._announce_rate("updates", self._config.fit_every, without=apart)
         return metrics
-
-    def _announce_duration(self) -> None:
-        rate = self._speed.learning_rate()
-        if rate is not None and not self._has_announced:
-            self._has_announced = True
-            updates = rate * self._config.fit_every
-            left = cost.duration((self._num_steps - self.step) / updates)
-            apart = " without rollouts and evaluations" if self._config.uses_model else ""
-            apart = apart or " without evaluations"
-            print(f"{updates:.3g} updates/s here: about {left} are left{apart}", flush=True)
 
     def _episode_columns(self, episodes: Evaluation) -> dict[str, np.ndarray]:
         """Scores, and what the critics expected of the episodes beside what came."""

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import evaluation, figures, processes, report, run_reader, seeds
+from experiments import cost, evaluation, figures, processes, report, run_reader, seeds
 from experiments.evaluation import Evaluation
 from experiments.evaluator import Evaluator
 from experiments.finite_check import FiniteCheck
@@ -62,6 +62,7 @@ class Run(abc.ABC):
         self.step = 0
         self._bar: tqdm | None = None  # while it trains
         self._updates_per_call = self._config.updates_per_step  # of what `Speed` times
+        self._has_announced = False  # how fast it learns
         self._fit_mse = np.full((len(self._seeds), self._config.num_members), np.nan, np.float32)
         self._fit_epochs = np.zeros(len(self._seeds), np.int32)
 
@@ -282,6 +283,22 @@ class Run(abc.ABC):
         finally:
             if self._bar is not None:
                 self._bar.set_description_str("")
+
+    def _announce_rate(self, unit: str, count: int = 1, *, without: str = "evaluations") -> None:
+        """Says once, as soon as it is known, how fast it learns and what is left.
+
+        Args:
+            unit: that `step` counts.
+            count: how many of it are in what `Speed` times.
+            without: what the time that is left leaves out.
+        """
+        rate = self._speed.learning_rate()
+        if rate is None or self._has_announced:
+            return
+        self._has_announced = True
+        rate *= count
+        left = cost.duration((self._num_steps - self.step) / rate)
+        print(f"{rate:.3g} {unit}/s here: about {left} are left without {without}", flush=True)
 
     def _note_fit(self, fit: FitReport) -> None:
         """Keeps how a fit of the dynamics went, for the log; raises `ValueError` if it diverged."""

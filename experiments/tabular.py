@@ -274,11 +274,8 @@ def run(options) -> int:
     what += [pathlib.Path(options.map).stem] if options.map else []
     what += [flag for flag in ("support", "timed") if options[flag].value]
     name = "_".join(map(str, what))
-    default = {
-        options.figure: f"{name}_figure",
-        options.inspect: f"{name}_{options.method}_inspect",
-    }.get(True, f"{name}_{options.method}")
-    workdir = pathlib.Path(options.workdir or f"runs/tabular/{default}")
+    kind = "figure" if options.figure else options.method + "_inspect" * options.inspect
+    workdir = pathlib.Path(options.workdir or f"runs/tabular/{name}_{kind}")
     if options.figure:
         signal_number = run_figure(options, workdir)
     elif options.inspect:

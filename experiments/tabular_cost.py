@@ -92,11 +92,10 @@ def memory(
 
 
 def _seeds_at_once(config: experiment.Config, num_seeds: int) -> int:
-    """Seeds that plan at the same time in one memory; devices of a CPU have one together."""
+    """Seeds that plan at the same time in one memory."""
     devices = jax.devices()
     each = seeds.per_device(num_seeds, len(devices)) if config.seed_axis == "vmap" else 1
-    is_shared = devices[0].platform == "cpu"
-    return each * seeds.num_used(num_seeds, len(devices)) if is_shared else each
+    return each * cost.devices_in_one_memory(num_seeds, devices)
 
 
 def check_memory(
