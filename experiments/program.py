@@ -214,10 +214,19 @@ def check_environment(options: Any, env: str) -> None:
     cost.check_copies(state_size, options.num_seeds, options.eval_episodes)
 
 
-def task_of(options: Any, spec: environments.Spec, config: qusac.Config) -> qusac.Task:
-    """What the agent must know; only rollouts of a model ask when an episode ends."""
+def task_of(termination: str | None, spec: environments.Spec, config: qusac.Config) -> qusac.Task:
+    """What the agent must know; only rollouts of a model ask when an episode ends.
+
+    Args:
+        termination: as the flag says it.
+        spec: of the environment.
+        config: hyperparameters.
+
+    Raises:
+        ValueError: if termination is given twice, or nothing says when an episode ends.
+    """
     is_asked = config.uses_model and not config.dynamics.learn_termination
-    given = None if options.termination == _LEARNED else options.termination
+    given = None if termination == _LEARNED else termination
     if given is not None and config.dynamics.learn_termination:
         raise ValueError(
             f"termination is given twice: {given!r} and --config.dynamics.learn_termination; leave "
@@ -252,7 +261,7 @@ def train(
     with everyone.together(), everyone.quiet():
         own_seeds = everyone.share(range(options.seed, options.seed + options.num_seeds))
         devices = everyone.devices(len(own_seeds), devices)
-        task = task_of(options, spec, config)
+        task = task_of(options.termination, spec, config)
         check_environment(options, spec.name)
         if options.env_processes != 1 and environments.functional.is_functional(spec.name):
             files.warn(f"env_processes has no effect: {spec.name!r} steps on the device")

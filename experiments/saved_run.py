@@ -5,7 +5,6 @@ Axis: R seeds.
 
 import os
 import pathlib
-import types
 
 import jax
 import numpy as np
@@ -46,8 +45,7 @@ class SavedRun:
             raise ValueError(f"run {str(path)!r} has no {', '.join(missing)} in config.json")
         self.config = handover.config_of(self.path, argument="run", remedy=_REMEDY)
         self.spec = environments.spec(about["env"], about.get("action_cost"))
-        flags = types.SimpleNamespace(termination=about.get("termination"))
-        self.task = program.task_of(flags, self.spec, self.config)
+        self.task = program.task_of(about.get("termination"), self.spec, self.config)
         self.seeds = list(range(about["seed"], about["seed"] + about["num_seeds"]))
         self._checkpointer = Checkpointer(self.path / "checkpoints")
 

@@ -201,7 +201,7 @@ def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
     config = program.read_config(options)
     environments.check_name(options.env)
     spec = environments.spec(options.env, options.action_cost)
-    program.task_of(options, spec, config)
+    program.task_of(options.termination, spec, config)
     program.check_environment(options, spec.name)
     return options.num_steps, program.description(options, spec, config, {})
 
