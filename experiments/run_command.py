@@ -22,14 +22,6 @@ def define_flags(values: flags.FlagValues, *, seed_of: str, folder: str) -> None
     jax_settings.define_flags(values)
 
 
-def check_online(saved: SavedRun) -> None:
-    """Raises `ValueError` for a run that learned from a dataset: D is not what it has met."""
-    if "dataset" in saved.about:
-        raise ValueError(
-            f"run {str(saved.path)!r} learned from a dataset; pass the workdir of an online run"
-        )
-
-
 def open_run(options: Any, paths: Sequence[str]) -> SavedRun:
     """The run that the command line names, on the device that it names.
 

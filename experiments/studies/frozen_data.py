@@ -10,7 +10,6 @@ Prints, each 10,000 updates, what the mean actions return without action cost, a
 that episodes begin in the value Q and the discounted return that came of them.
 """
 
-import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -21,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli, config_file, evaluation, jax_settings, run_command
+from experiments import cli, evaluation
 from experiments.saved_run import SavedRun
+from experiments.studies import frozen
 from qusac_jax import environments, qusac
 from qusac_jax.qusac import agent, losses, networks, normalization
 from qusac_jax.qusac import learner as learner_lib
@@ -49,11 +49,7 @@ def make_flags() -> flags.FlagValues:
     define: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_integer("num_updates", 60_000, "gradient updates", 1, **define)
     flags.DEFINE_integer("episodes", 8, "for each line", 1, **define)
-    flags.DEFINE_integer("step", None, "of the checkpoint; default the last", **define)
-    flags.DEFINE_integer("seed_index", 0, "which seed of the run", 0, **define)
-    config_file.define_flag(values)
-    flags.DEFINE_integer("seed", 0, "of the new agent", 0, cli.MAX_SEED, **define)
-    jax_settings.define_flags(values)
+    frozen.define_flags(values, seed_of="the new agent")
     return values
 
 
@@ -157,21 +153,10 @@ def measure(
 
 def run(options: Any, paths: Sequence[str]) -> None:
     """Learns as the flags say and prints the table."""
-    saved = run_command.open_run(options, paths)
-    run_command.check_online(saved)
-    step = saved.checkpoint(options.step)
-    config = saved.config
-    if options.config_file is not None:
-        config = config_file.changed(config, config_file.read(options.config_file))
-    index = saved.index(options.seed_index)
-    old = jax.tree.map(lambda x: x[index], saved.state(step))
+    saved, step, old, config = frozen.load(options, paths)
     state = new_agent(saved, old, config, options.seed)
-    before, after = dataclasses.asdict(saved.config), dataclasses.asdict(config)
-    changes = [f"{name} {after[name]}" for name in after if after[name] != before[name]]
-    size = int(state.replay.size)
-    print(
-        f"{saved.spec.name}, step {step}, {size} transitions; {', '.join(changes) or 'as it was'}"
-    )
+    changes = frozen.changes(saved.config, config) or "as it was"
+    print(f"{saved.spec.name}, step {step}, {int(state.replay.size)} transitions; {changes}")
     print("| updates | return | Q, first states | came of it | Q, model data |")
     print("| ---: | ---: | ---: | ---: | ---: |")
     measure(

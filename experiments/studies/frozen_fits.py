@@ -12,7 +12,6 @@ noise they predict beside it, and what they make of the reward.
 Axes: N members, B held-out transitions, O observation size.
 """
 
-import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -23,8 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli, config_file, jax_settings, run_command
+from experiments import cli
 from experiments.saved_run import SavedRun
+from experiments.studies import frozen
 from qusac_jax import qusac
 from qusac_jax.qusac import agent, diagnostics, fitting_data
 
@@ -47,11 +47,7 @@ def make_flags() -> flags.FlagValues:
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_integer("fits", 3, "in a row, each from where the last one ended", 1, **define)
-    flags.DEFINE_integer("step", None, "of the checkpoint; default the last", **define)
-    flags.DEFINE_integer("seed_index", 0, "which seed of the run", 0, **define)
-    config_file.define_flag(values)
-    flags.DEFINE_integer("seed", 0, "of the new models", 0, cli.MAX_SEED, **define)
-    jax_settings.define_flags(values)
+    frozen.define_flags(values, seed_of="the new models")
     return values
 
 
@@ -130,17 +126,11 @@ def _row(
 
 def run(options: Any, paths: Sequence[str]) -> None:
     """Fits as the flags say and prints the table."""
-    saved = run_command.open_run(options, paths)
-    run_command.check_online(saved)
-    step = saved.checkpoint(options.step)
-    index = saved.index(options.seed_index)
+    saved, step, old, other = frozen.load(options, paths)
     configs = {"as it was": saved.config}
     if options.config_file is not None:
-        other = config_file.changed(saved.config, config_file.read(options.config_file))
-        configs[_changes(saved.config, other)] = other
-    old = jax.tree.map(lambda x: x[index], saved.state(step))
-    size = int(old.replay.size)
-    print(f"{saved.spec.name}, step {step}, {size} transitions")
+        configs[frozen.changes(saved.config, other) or "the same"] = other
+    print(f"{saved.spec.name}, step {step}, {int(old.replay.size)} transitions")
     print(
         "| settings | fit | epochs | error | worst | noise / error | log density "
         "| rewarded, predicted | false rewards |"
@@ -156,15 +146,6 @@ def run(options: Any, paths: Sequence[str]) -> None:
             )
 
         measure(saved, old, config, fits=options.fits, seed=options.seed, report=report)
-
-
-def _changes(before: qusac.Config, after: qusac.Config) -> str:
-    """What is set otherwise, of the models and besides."""
-    old, new = (
-        {**dataclasses.asdict(config), **dataclasses.asdict(config.dynamics), "dynamics": None}
-        for config in (before, after)
-    )
-    return ", ".join(f"{name} {new[name]}" for name in new if new[name] != old[name]) or "the same"
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:

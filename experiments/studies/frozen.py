@@ -1,0 +1,59 @@
+"""What the studies share that learn anew from a saved run, which stays as it is."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from absl import flags
+
+from experiments import cli, config_file, jax_settings, run_command
+from experiments.saved_run import SavedRun
+from qusac_jax import qusac
+
+
+class Frozen(NamedTuple):
+    """What is learned from, and with which hyperparameters."""
+
+    saved: SavedRun
+    step: int  # of the checkpoint
+    state: qusac.TrainState  # there, of one seed
+    config: qusac.Config  # of the run, with what `--config_file` changes
+
+
+def define_flags(values: flags.FlagValues, *, seed_of: str) -> None:
+    """Adds the flags of all of them, with a seed of what is learned anew."""
+    define: dict[str, Any] = {"flag_values": values}
+    flags.DEFINE_integer("step", None, "of the checkpoint; default the last", **define)
+    flags.DEFINE_integer("seed_index", 0, "which seed of the run", 0, **define)
+    config_file.define_flag(values)
+    flags.DEFINE_integer("seed", 0, f"of {seed_of}", 0, cli.MAX_SEED, **define)
+    jax_settings.define_flags(values)
+
+
+def load(options: Any, paths: Sequence[str]) -> Frozen:
+    """What the command line names.
+
+    Raises:
+        ValueError: if it is not there, or is of a run that learned from a dataset, so that D is not
+            what it has met.
+    """
+    saved = run_command.open_run(options, paths)
+    if "dataset" in saved.about:
+        raise ValueError(
+            f"run {str(saved.path)!r} learned from a dataset; pass the workdir of an online run"
+        )
+    step, index = saved.checkpoint(options.step), saved.index(options.seed_index)
+    config = saved.config
+    if options.config_file is not None:
+        config = config_file.changed(config, config_file.read(options.config_file))
+    return Frozen(saved, step, jax.tree.map(lambda x: x[index], saved.state(step)), config)
+
+
+def changes(before: qusac.Config, after: qusac.Config) -> str:
+    """What is set otherwise, of the models and besides; empty if nothing is."""
+    old, new = (
+        {**dataclasses.asdict(config), **dataclasses.asdict(config.dynamics), "dynamics": None}
+        for config in (before, after)
+    )
+    return ", ".join(f"{name} {new[name]}" for name in new if new[name] != old[name])
