@@ -13,7 +13,16 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, config_file, cost, jax_settings, path_flag, unread
+from experiments import (
+    cli,
+    config_file,
+    config_flags,
+    cost,
+    interrupts,
+    jax_settings,
+    path_flag,
+    unread,
+)
 from experiments.collect_run import CollectRun
 from experiments.dataset_maker import DatasetMaker, Stopped, table
 from experiments.dataset_shelf import Shelf
@@ -80,7 +89,7 @@ def make_flags() -> flags.FlagValues:
     jax_settings.define_flags(values)
     flags.DEFINE_boolean("memory", False, "print what the run would take, and stop", **define)
     config_file.define_flag(values)
-    cli.define_config(values, "config", qusac.presets.get("sac"), _ABOUT_CONFIG)
+    config_flags.define_config(values, "config", qusac.presets.get("sac"), _ABOUT_CONFIG)
     return values
 
 
@@ -136,7 +145,7 @@ def run(options: Any) -> int | None:
         return None
     cost.check_memory(config, task, 1, devices)
     directory = RunDirectory(workdir, _description(options, config, schedule))
-    with cli.stop_signals() as stopped:
+    with interrupts.stop_signals() as stopped:
         print(f"run directory: {workdir}", flush=True)
         setup = Setup(
             directory, options.env, config, task, [options.seed], devices=devices, **schedule

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from experiments import cli, path_flag
+from experiments import config_flags, path_flag
 from experiments.files import flatten, read_json
 from qusac_jax._messages import did_you_mean
 from qusac_jax.qusac.presets import PRESETS
@@ -67,7 +67,7 @@ def given_fields(options: Any) -> set[str]:
     """
     given = read(options.config_file) if options.config_file else None
     from_file = given.fields if given is not None and given.preset is None else {}
-    return {*from_file, *cli.given_fields(options, "config")}
+    return {*from_file, *config_flags.given_fields(options, "config")}
 
 
 # What a program makes of all fields, knowing the names of those that the file or a flag gives.
@@ -91,7 +91,7 @@ def read_config(
         ValueError: for a name that is no field, and for a value that the dataclass refuses.
     """
     base = base if given is None else _base(base, given)
-    flags_given = cli.given_fields(options, "config")
+    flags_given = config_flags.given_fields(options, "config")
     file_given = {} if given is None else given.fields
     values = flatten(dataclasses.asdict(base)) | file_given | flags_given
     if change is not None:

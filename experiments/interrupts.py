@@ -1,4 +1,4 @@
-"""Answers Ctrl-C and SIGTERM where there is nothing to save: from a program's first line on.
+"""Answers Ctrl-C and SIGTERM: from a program's first line on, and where there is something to save.
 
 An exception that Ctrl-C raises while modules are imported, or while JAX compiles, gets lost there
 or ends in a traceback. So this raises none, and imports nothing that takes time.
@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 
@@ -25,3 +26,34 @@ def _leave(number: int, frame: FrameType | None) -> None:
     with contextlib.suppress(OSError):
         os.write(2, b"interrupted\n" if number == signal.SIGINT else b"terminated\n")
     os._exit(128 + number)
+
+
+@contextlib.contextmanager
+def stop_signals(when: str = "") -> Iterator[Callable[[], int | None]]:
+    """Within it, Ctrl-C and SIGTERM are noted and answered; a second Ctrl-C does as outside.
+
+    Args:
+        when: how soon the program stops, for the line that says it will.
+
+    Yields:
+        A function that returns the number of the signal that came, or None.
+    """
+    received: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    outside = handler if callable(handler) else signal.default_int_handler
+    message = f"\nstopping and saving{when}; Ctrl-C again leaves without saving\n".encode()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
+            outside(number, frame)
+        if not received:
+            with contextlib.suppress(OSError):  # not print, which the signal may interrupt
+                os.write(2, message)
+        received.append(number)
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: received[0] if received else None
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

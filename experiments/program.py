@@ -14,9 +14,11 @@ from absl import flags
 from experiments import (
     cli,
     config_file,
+    config_flags,
     cost,
     evaluation,
     files,
+    interrupts,
     jax_settings,
     own_cores,
     path_flag,
@@ -124,7 +126,7 @@ def define_flags(
     about_profile = "folder for a trace of some learning steps, for TensorBoard"
     path_flag.define(values, "profile", None, about_profile)
     config_file.define_flag(values)
-    cli.define_config(values, "config", qusac.Config(), _ABOUT_CONFIG)
+    config_flags.define_config(values, "config", qusac.Config(), _ABOUT_CONFIG)
 
 
 def read_config(
@@ -159,7 +161,7 @@ def read_config(
         options["config.method"].parse(options.method)
     if options.termination == _LEARNED:
         options["config.dynamics.learn_termination"].parse("true")
-    flags = cli.given_fields(options, "config").keys()
+    flags = config_flags.given_fields(options, "config").keys()
     return config_file.read_config(options, preset, given, change=_with_used_risk(change, flags))
 
 
@@ -297,7 +299,7 @@ def train(
             trace=trace,
         )
         # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
-        with cli.stop_signals(stops_within) as came, trace:
+        with interrupts.stop_signals(stops_within) as came, trace:
             print(f"run directory: {workdir}", flush=True)  # from here on Ctrl-C saves
             with contextlib.closing(make(setup)) as run:
                 run.resume(options.resume)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.cli import CompilationCounter
+from experiments.compilations import CompilationCounter
 from experiments.trace import Trace
 
 # Of the agent, online and offline, whose compilations are counted.

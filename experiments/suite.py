@@ -18,6 +18,7 @@ from absl import flags
 from experiments import (
     cli,
     files,
+    interrupts,
     own_cores,
     path_flag,
     suite_jobs,
@@ -92,7 +93,7 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
     launcher = suite_jobs.Launcher(options.launcher, jobs, parameters)
     count = options.jobs or (_LOCAL_JOBS if launcher.is_local else _MANY)
     slots = suite_jobs.shares(own_cores.usable(), min(count, len(planned)))
-    with cli.stop_signals() as stopped:
+    with interrupts.stop_signals() as stopped:
         number = suite_queue.work(planned, launcher, slots, stopped)
     code = _report(runs, jobs, workdir, planned)
     return code if number is None else 128 + number

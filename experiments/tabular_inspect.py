@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import jax
 
-from experiments import cli, tabular_environments, tabular_figures, tabular_run
+from experiments import interrupts, tabular_environments, tabular_figures, tabular_run
 from experiments.provenance import describe_program
 from experiments.run_directory import RunDirectory
 from qusac_jax.tabular import agent, experiment
@@ -54,7 +54,7 @@ def run(
     directory.accept(0)
     snapshots, stopped_by, timestamps = [], None, []
     bar = tabular_run.progress_bar(total=drawn_at[-1])
-    with cli.stop_signals() as stopped, bar:
+    with interrupts.stop_signals() as stopped, bar:
         for progress in experiment.advance(environment, begun, config=config):
             done = progress.num_episodes
             timestamps.append((done, time.perf_counter()))

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import cli, cost, files, tabular_environments
+from experiments import cost, files, interrupts, tabular_environments
 from experiments import seeds as spread
 from experiments.provenance import describe_program
 from experiments.run_directory import RunDirectory
@@ -91,7 +91,7 @@ def run(
     stopped_by, timestamps = None, []
     saved_at = time.perf_counter()
     bar = progress_bar(total=config.num_episodes, initial=begun.num_episodes, label=label)
-    with bar, cli.stop_signals() as stopped:
+    with bar, interrupts.stop_signals() as stopped:
         mesh = None if placement is None else placement.mesh
         for progress in experiment.advance(environment, first, config=config, mesh=mesh):
             timestamps.append((progress.num_episodes, time.perf_counter()))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import jax
 from tqdm import tqdm
 
-from experiments.cli import CompilationCounter
+from experiments.compilations import CompilationCounter
 
 _SKIPPED = 2  # learning steps of this process, which compile
 _STEPS = 10  # learning steps in a trace

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from absl import flags, logging
 
-from experiments import cli, config_file
+from experiments import cli, config_file, config_flags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +38,10 @@ def run(*arguments: str, base: Outer | None = None, **options: Any):
     """The exit code, the dataclass with what they give, and the positional arguments."""
     values, seen = flags.FlagValues(), []
     flags.DEFINE_integer("num_steps", 5, "Steps.", flag_values=values)
-    cli.define_config(values, "config", Outer(), "hyperparameters")
+    config_flags.define_config(values, "config", Outer(), "hyperparameters")
 
     def main(*positional: list[str]) -> None:
-        given = cli.given_fields(values, "config")
+        given = config_flags.given_fields(values, "config")
         seen.extend([config_file.replaced(base or Outer(), given), *positional])
 
     code = cli.run_with(main, values, ["program", *arguments], "About it.\n", **options)

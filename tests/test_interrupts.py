@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from experiments import cli
+from experiments import interrupts
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -68,7 +68,7 @@ def test_importing_the_package_leaves_the_handlers_alone():
 
 
 def test_the_first_signal_says_how_soon_it_stops_and_the_second_does_not_wait(capfd):
-    with cli.stop_signals(", after 8 updates") as stopped:
+    with interrupts.stop_signals(", after 8 updates") as stopped:
         assert stopped() is None
         signal.raise_signal(signal.SIGINT)
         assert stopped() == signal.SIGINT

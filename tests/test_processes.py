@@ -95,7 +95,7 @@ def test_without_the_first_process_the_others_end_and_the_run_can_be_continued(t
     processes = start("online", flags)
     wait_for(path / "checkpoints" / "100" / "checksums.json", processes)
     processes[0].kill()
-    codes, outputs = ended(processes)
+    codes, _ = ended(processes)
     assert codes[0] == -signal.SIGKILL
     assert codes[1] != 0  # JAX ends it: the first process is where all of them meet
     assert online.main(["online", *flags]) == 0
