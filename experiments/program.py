@@ -126,7 +126,7 @@ def define_flags(
     about_profile = "folder for a trace of some learning steps, for TensorBoard"
     path_flag.define(values, "profile", None, about_profile)
     config_file.define_flag(values)
-    config_flags.define_config(values, "config", qusac.Config(), _ABOUT_CONFIG)
+    config_flags.define_config(values, "config", PRESETS["qusac"], _ABOUT_CONFIG)
 
 
 def read_config(

@@ -6,7 +6,6 @@ import json
 import pytest
 
 from experiments import config_file, handover, online, program
-from qusac_jax import qusac
 from qusac_jax.qusac import presets
 
 
@@ -74,10 +73,9 @@ def test_only_the_result_of_file_and_flags_is_checked(tmp_path):
 )
 def test_some_fields_replace_those_of_the_preset(tmp_path, content):
     config, preset = config_of(write(tmp_path / "some.json", content), "--method=pombu")
-    dynamics = dataclasses.replace(qusac.DynamicsConfig(), hidden=(8, 8), nll_beta=0.0)
-    assert config == dataclasses.replace(
-        qusac.Config(), method="pombu", risk=2.0, dynamics=dynamics
-    )
+    unchanged = presets.get("qusac")
+    dynamics = dataclasses.replace(unchanged.dynamics, hidden=(8, 8), nll_beta=0.0)
+    assert config == dataclasses.replace(unchanged, method="pombu", risk=2.0, dynamics=dynamics)
     assert preset == "qusac"
     assert isinstance(config.risk, float)
 

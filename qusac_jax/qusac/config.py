@@ -56,8 +56,6 @@ class DynamicsConfig:
     learn_termination: bool = checked(False, _fields.boolean)
     # 0: maximum likelihood (the paper); above, rare targets count for more.
     nll_beta: float = checked(0.75, _fields.fraction)
-    # Otherwise the soft bounds of the log variances stay at -10 and 0.5.
-    learn_variance_bounds: bool = checked(True, _fields.boolean)
     # Each member trains on a sample of D with replacement, drawn anew for each fit.
     bootstrap: bool = checked(False, _fields.boolean)
     # Random functions added to the members' rewards, in units of the reward; 0: none.

@@ -40,7 +40,6 @@ def module(config: DynamicsConfig, *, observation_size: int, num_members: int) -
         config.init_scale,
         config.reward_prior_scale,
         config.learn_termination,
-        config.learn_variance_bounds,
     )
 
 

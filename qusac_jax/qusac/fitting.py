@@ -17,7 +17,6 @@ import functools
 from typing import NamedTuple
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -27,8 +26,6 @@ from qusac_jax.qusac.config import DynamicsConfig
 from qusac_jax.qusac.dynamics import Dynamics, optimizer, scale_termination_inputs
 from qusac_jax.qusac.dynamics_network import DynamicsNetwork, termination_logits
 
-# What draws the soft bounds of the variances together (Chua et al., 2018, appendix A).
-_BOUND_WEIGHT = 0.01
 # Held-out examples that are predicted at once.
 _HOLDOUT_CHUNK = 256
 
@@ -212,15 +209,6 @@ def _loss(
     nll = jnp.mean(losses.weighted_nll(mean, log_var, targets, beta), axis=-1)
     per_member = jnp.sum(nll * is_there, axis=-1) / jnp.sum(is_there)
     total = jnp.sum(per_member)
-    if problem.config.learn_variance_bounds:
-        # The pull on the bounds weighs as little as the likelihood. At full weight it would lift
-        # the lower one until beta balances it: far above the noise.
-        bounds = params["params"]
-        width = bounds["max_log_var"] - bounds["min_log_var"]
-        weight = losses.nll_weight(log_var, beta) * is_there[:, None]
-        # Once they met, nothing but the pull would move the upper one: it would go on for ever.
-        pull = nn.relu(width) * jnp.sum(weight, axis=1) / jnp.sum(is_there)
-        total += _BOUND_WEIGHT * jnp.sum(pull)
     if problem.config.learn_termination:
         # Other weights than those of the means and variances, which it therefore leaves alone.
         total += _termination_loss(problem, slots, is_there, params)

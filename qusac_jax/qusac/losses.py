@@ -145,9 +145,4 @@ def weighted_nll(
     Source: Seitzer et al. (2022), "On the Pitfalls of Heteroscedastic Uncertainty Estimation".
     """
     nll = jnp.square(mean - target) * jnp.exp(-log_var) + log_var
-    return nll * nll_weight(log_var, beta)
-
-
-def nll_weight(log_var: jax.Array, beta: float | jax.Array) -> jax.Array:
-    """The factor `[...]` of `weighted_nll`, which no gradient flows through."""
-    return jax.lax.stop_gradient(jnp.exp(beta * log_var))
+    return nll * jax.lax.stop_gradient(jnp.exp(beta * log_var))
