@@ -25,7 +25,7 @@ _TYPICAL_EPOCHS = 3
 _FLOAT = 4  # bytes
 _FORWARD_AND_BACKWARD = 2  # activations, and the gradients with respect to them
 _LEAST_COPY = 10_000  # bytes of an environment, whose Python objects alone are as large
-_PARTS = ("D", "the model's buffers", "networks", "work space")
+_PARTS = ("D", "D_model", "D_1..D_N", "networks", "work space")
 _SHARE_TO_LOWER = 0.05  # of all bytes; what takes less is not worth lowering
 
 
@@ -148,14 +148,18 @@ def rollout_flops(config: qusac.Config, task: qusac.Task) -> float:
     transitions = (
         buffers * config.rollouts_per_step * config.rollout_interval * config.rollout_length
     )
-    return float(transitions * (_model_flops(config, task) + _actor_flops(config, task)))
+    # A penalty asks all members at each transition.
+    predictions = 1 + (config.num_members if config.penalty else 0)
+    each = predictions * _model_flops(config, task) + _actor_flops(config, task)
+    return float(transitions * each)
 
 
 class Memory(NamedTuple):
     """Bytes of the state of all seeds, and about what is computed with at once."""
 
     replay: int  # D
-    model_data: int  # D_model and D_1..D_N together
+    model_data: int  # D_model
+    member_data: int  # D_1..D_N together; 0 for critics that do not have their own
     networks: int  # weights and optimisers
     work: int  # activations of an update or a step of a fit, and the fit's shuffle of D
 
@@ -175,7 +179,8 @@ def memory(config: qusac.Config, task: qusac.Task, num_seeds: int) -> Memory:
     )
     return Memory(
         replay=size(state.replay),
-        model_data=size((state.model_data, state.member_data)),
+        model_data=size(state.model_data),
+        member_data=size(state.member_data),
         networks=size((state.learner, state.dynamics)),
         work=num_seeds * max(_update_bytes(config, task), _fit_bytes(config, task)),
     )
@@ -208,7 +213,8 @@ def describe_memory(
     needed = memory(config, task, _seeds_in_one_memory(num_seeds, devices))
     available = _memory.available(devices[0])
     free = "" if available is None else f", {_memory.in_words(available)} are free"
-    parts = (f"{what} {_memory.in_words(size)}" for what, size in zip(_PARTS, needed, strict=True))
+    sizes = zip(_PARTS, needed, strict=True)
+    parts = (f"{what} {_memory.in_words(size)}" for what, size in sizes if size)
     return f"{_memory.in_words(needed.total)} of device memory ({', '.join(parts)}){free}"
 
 
@@ -255,20 +261,16 @@ def check_memory(
 def _behind(config: qusac.Config, has_dataset: bool) -> Sequence[Sequence[str]]:
     """The flags that decide about each part of `Memory`."""
     interval = "fit_every" if config.rollout_interval == config.fit_every else "roll_out_every"
+    rollouts = ("rollouts_per_step", "rollout_length", interval, "retain_refreshes")
     fields = (
         () if has_dataset else ("replay_capacity",),
-        (
-            *(("num_members",) if config.critic_data == "member" else ()),
-            "rollouts_per_step",
-            "rollout_length",
-            interval,
-            "retain_refreshes",
-        ),
+        rollouts,
+        ("num_members", *rollouts),
         ("num_members",),
         ("batch_size", "num_members", "gap_samples"),
     )
     flags = [tuple(f"--config.{name}" for name in names) for names in fields]
-    flags[2] += ("the layer sizes",)
+    flags[3] += ("the layer sizes",)
     return flags
 
 

@@ -59,7 +59,7 @@ def config_of(
         ValueError: if they cannot be read, or are those of another version.
     """
     content = files.read_json(path / "config.json", remedy).get("config", {})
-    if "agent" in content:
+    if isinstance(content, dict) and "agent" in content:
         raise ValueError(f"{argument}: {path} is a run of experiments.tabular; {remedy}")
     default = qusac.Config()
     known = files.flatten(dataclasses.asdict(default))

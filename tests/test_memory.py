@@ -1,6 +1,7 @@
 """What does not fit into memory is refused before anything is made, with what to lower."""
 
 import dataclasses
+import re
 import types
 
 import jax
@@ -58,6 +59,16 @@ def test_what_decides_about_the_size_is_what_is_to_be_lowered():
     assert remedies(dataset, has_dataset=True) == (
         "--num_seeds, or take a smaller dataset or --size=small"
     )
+
+
+def test_each_buffer_is_told_by_itself_if_it_is_there():
+    task = qusac.Task(3, 1, lambda *x: x)
+    said = lambda name: cost.describe_memory(qusac.presets.get(name), task, 1, CPU)
+    assert re.search(
+        r"\(D [\d.]+ .B, D_model .*, D_1\.\.D_N .*, networks .*, work space", said("qusac")
+    )
+    assert re.search(r"\(D [\d.]+ .B, D_model [^,]*, networks", said("mbpo"))
+    assert re.search(r"\(D [\d.]+ .B, networks", said("sac"))
 
 
 def test_copies_of_the_environment_are_counted():

@@ -261,7 +261,8 @@ def test_the_papers_sizes_fit_into_16_gb():
     per_transition = 4 * (2 * 17 + 6 + 1) + 1
     counters = 8  # of each buffer
     assert needed.replay == 1_000_000 * per_transition + counters
-    assert needed.model_data == 6 * (3_750_000 * per_transition + counters)
+    assert needed.model_data == 3_750_000 * per_transition + counters
+    assert needed.member_data == 5 * needed.model_data
     assert needed.total < 4e9
 
 

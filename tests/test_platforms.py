@@ -4,6 +4,7 @@ A function that exists for CPU only (some LAPACK calls, a kernel of one backend)
 does one that computes in float64, which TPUs lack, or calls back to Python on the host.
 """
 
+import dataclasses
 import functools
 import re
 
@@ -125,9 +126,12 @@ def test_tabular_experiment(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["qusac", "explore", "exact_ube", "mbpo", "sac"])
+@pytest.mark.parametrize("name", ["qusac", "explore", "exact_ube", "mbpo", "sac", "combo"])
 def test_deep_agent(name):
-    config = small(presets.PRESETS.get(name) or Config(method=name))
+    config = presets.PRESETS.get(name) or Config(method=name)
+    if name == "combo":  # with all that runs on datasets have
+        config = dataclasses.replace(presets.offline(config), penalty="mopo")
+    config = small(config)
     task = environments.spec("cartpole_swingup").task()
 
     def init(keys):
