@@ -42,10 +42,7 @@ def next_mean(transition: jax.Array | sparse.Sparse | Columns, v: jax.Array) -> 
 
 
 def next_variance(
-    transition: jax.Array | sparse.Sparse | Columns,
-    v: jax.Array,
-    centre: jax.Array,
-    within: jax.Array | float = 0.0,
+    transition: jax.Array | sparse.Sparse | Columns, v: jax.Array, centre: jax.Array
 ) -> jax.Array:
     """`[S, A]` mean square distance of the value of the next state from a centre.
 
@@ -56,16 +53,15 @@ def next_variance(
         transition: of one MDP.
         v: `[S]` values.
         centre: `[S, A]`; with `next_mean`, the result is the variance.
-        within: `[S]` variance of the value at the next state, added to the distance.
 
     Returns:
         `[S, A]`, at least 0.
     """
     if isinstance(transition, sparse.Sparse | Columns):
-        going_on, mass = _sparse_products.next_square(transition, v, centre, within)
+        going_on, mass = _sparse_products.next_square(transition, v, centre)
         return going_on + _missing(mass) * jnp.square(centre)
     missing = _missing(transition.sum(-1))
-    distance = jnp.square(v - centre[..., None]) + within
+    distance = jnp.square(v - centre[..., None])
     return jnp.sum(transition * distance, -1) + missing * jnp.square(centre)
 
 
@@ -158,14 +154,13 @@ def local_uncertainty(form: str, parts: Part, mean_transition, policy: jax.Array
     Returns:
         `Forms`.
     """
-    over_members = lambda statistic, forms: jax.tree.map(statistic, forms)
     if form == "upper_bound":
-        return over_members(_members.variance, parts.subtracted)
+        return jax.tree.map(_members.variance, parts.subtracted)
     if form == "pombu":
-        return over_members(_members.variance, parts.expected)
-    subtracted = over_members(_members.mean, parts.subtracted)
+        return jax.tree.map(_members.variance, parts.expected)
+    subtracted = jax.tree.map(_members.mean, parts.subtracted)
     if form == "total":
         spread = next_moments(mean_transition, policy, mean)[1]
     else:
-        spread = over_members(_members.variance, parts.expected)
+        spread = jax.tree.map(_members.variance, parts.expected)
     return jax.tree.map(jnp.subtract, spread, subtracted)

@@ -146,7 +146,7 @@ def next_mean(transition: Sparse | Columns, v: jax.Array) -> jax.Array:
 
 
 def next_square(
-    transition: Sparse | Columns, v: jax.Array, centre: jax.Array, within: jax.Array | float
+    transition: Sparse | Columns, v: jax.Array, centre: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Mean square distance of the next state's value from a centre, of the mass that goes on.
 
@@ -154,16 +154,13 @@ def next_square(
         transition: of one MDP.
         v: `[S]` values.
         centre: `[S, A]`.
-        within: `[S]`, added to the squares.
 
     Returns:
         `[S, A]`, and the probability `[S, A]` of going on.
     """
 
     def square(mass, index, centre):
-        distance = jnp.square(_look_up(v, index) - centre)
-        spread = _look_up(jnp.asarray(within), index) if jnp.ndim(within) else within
-        return mass * (distance + spread)
+        return mass * jnp.square(_look_up(v, index) - centre)
 
     return (
         _sum_over_successors(transition, square, centre),
