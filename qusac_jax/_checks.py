@@ -94,7 +94,7 @@ def check_key(key) -> None:
 
 
 def check_shapes(
-    transition, reward, policy, mean_transition=None, mean_reward=None, *, num_batch_axes: int
+    transition, reward, policy=None, mean_transition=None, mean_reward=None, *, num_batch_axes: int
 ) -> None:
     """Raises `ValueError` unless ranks and sizes agree; works on tracers too."""
     lead = ("N",) * num_batch_axes

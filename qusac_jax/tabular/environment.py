@@ -174,23 +174,14 @@ def _with_ends(transition: Sparse) -> Sparse:
 def _check_mdp(transition, reward: np.ndarray) -> tuple[Any, np.ndarray]:
     """Transitions, as an `Environment` has them, and rewards, checked."""
     if isinstance(transition, Sparse):
-        given = Sparse(np.asarray(transition.next_state), np.asarray(transition.probability, float))
-        policy = np.empty(given.probability.shape[:-1])
-        _checks.check_shapes(given, reward, policy, num_batch_axes=0)
-        _checks.check_transition(given)
-        _checks.check_finite("reward", reward)
-        return _with_ends(given), reward
-    transition = np.asarray(transition, float)
-    if transition.ndim != 3 or transition.shape[0] != transition.shape[2] or not transition.size:
-        raise ValueError(f"transition must have shape [S, A, S], got {transition.shape}")
-    if reward.shape != transition.shape[:2]:
-        raise ValueError(
-            f"reward must have shape [S, A] = {transition.shape[:2]} to go with transition, got "
-            f"{reward.shape}"
-        )
-    _checks.check_finite("reward", reward)
+        next_state, probability = transition
+        transition = Sparse(np.asarray(next_state), np.asarray(probability, float))
+    else:
+        transition = np.asarray(transition, float)
+    _checks.check_shapes(transition, reward, num_batch_axes=0)
     _checks.check_transition(transition)
-    return transition, reward
+    _checks.check_finite("reward", reward)
+    return _with_ends(transition) if isinstance(transition, Sparse) else transition, reward
 
 
 def _check_noise(reward_std, shape: tuple[int, ...]) -> np.ndarray | None:

@@ -70,8 +70,7 @@ def solve_optimal(
     if _checks.is_concrete(*jax.tree.leaves((transition, reward, discount))):
         _checks.check_scalars(discount=discount)
         _checks.check_discount(discount)
-        policy = np.empty(probability.shape[-3:-1])
-        _checks.check_shapes(transition, reward, policy, num_batch_axes=0)
+        _checks.check_shapes(transition, reward, num_batch_axes=0)
         _checks.check_transition(transition)
         _checks.check_finite("reward", reward)
     return _solve_optimal(
