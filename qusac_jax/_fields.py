@@ -6,6 +6,7 @@ A configuration declares each field as `name: type = checked(default, check)` an
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -44,13 +45,13 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether it is an `int`, which `True` is not here."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Whether it is an integer (NumPy's too), which `True` is not here."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_finite(value: Any) -> bool:
-    """Whether it is a finite number."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether it is a finite number (NumPy's too), which `True` is not here."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     return is_number and math.isfinite(value)
 
 

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import _likely_paths, _sparse_products, linear, moments, posterior, sparse
-from qusac_jax._checks import check_actions, check_count
-from qusac_jax._fields import check_choice
+from qusac_jax import _fields, _likely_paths, _sparse_products, linear, moments, posterior, sparse
+from qusac_jax._checks import check_actions
+from qusac_jax._fields import Check, check_choice, checked
 from qusac_jax._next_values import next_mean
 from qusac_jax._posterior_checks import check_posterior
 from qusac_jax._sparse_products import Flow
@@ -45,33 +45,32 @@ READ_BY = {
 }
 
 
+_discount = Check(
+    lambda value: _fields.is_finite(value) and 0 <= float(np.float32(value)) < 1,
+    "be in [0, 1) in float32",  # beliefs may be of float32
+    "with 1, a policy that never terminates has no values",
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """How an agent chooses its policy. The defaults are the paper's (appendix C.1)."""
 
     method: str = "exact_ube"  # psrl, or the qvariance of Algorithm 1 line 4
-    discount: float = 0.99  # in [0, 1)
-    risk: float = 1.0  # lambda of eq. (9), policy_opt; positive seeks, negative avoids
-    num_members: int = 5  # N
-    min_local: float = 0.0  # u_min, least uncertainty reward; -0.05 for DeepSea
-    max_steps: int = 40  # of policy iteration
+    discount: float = checked(0.99, _discount)
+    # lambda of eq. (9), policy_opt; positive seeks, negative avoids
+    risk: float = checked(1.0, _fields.finite)
+    num_members: int = checked(5, _fields.integer(1))  # N
+    # u_min, least uncertainty reward; -0.05 for DeepSea
+    min_local: float = checked(0.0, _fields.finite)
+    max_steps: int = checked(40, _fields.integer(1))  # of policy iteration
     solver: str = "warm"  # warm-started BiCGStab with LU as its fallback, or lu; sparse: warm
 
     def __post_init__(self):
         """Raises `ValueError` naming the field, its value and what is allowed."""
-        for name, allowed in (("method", METHODS), ("solver", SOLVERS)):
-            check_choice(name, getattr(self, name), allowed)
-        if not 0 <= np.float32(self.discount) < 1:  # beliefs may be of float32
-            raise ValueError(
-                f"discount must be in [0, 1) in float32, got {self.discount}; with 1, a policy "
-                "that never terminates has no values"
-            )
-        for name in ("num_members", "max_steps"):
-            check_count(name, getattr(self, name))
-        for name in ("risk", "min_local"):
-            value = getattr(self, name)
-            if value is None or not abs(value) < float("inf"):
-                raise ValueError(f"{name} must be finite, got {value}")
+        check_choice("method", self.method, METHODS)
+        check_choice("solver", self.solver, SOLVERS)
+        _fields.check_fields(self)
 
 
 class WarmStart(NamedTuple):

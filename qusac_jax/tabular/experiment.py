@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import posterior
+from qusac_jax import _fields, posterior
 from qusac_jax._checks import check_count
-from qusac_jax._fields import check_choice
+from qusac_jax._fields import Check, check_choice, checked
 from qusac_jax.sparse import Sparse
 from qusac_jax.tabular import agent as agents
 from qusac_jax.tabular.environment import Environment
@@ -27,28 +27,26 @@ SEED_AXES = ("vmap", "map")
 _LEARNED_SHARE = 0.1  # of the episodes that are solved, above which an agent has learned
 
 
+_positive = _fields.positive._replace(requirement="be positive")
+_positive_or_none = Check(lambda value: value is None or _positive.holds(value), "be positive")
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """A run of one agent in one environment."""
 
     agent: agents.Config = dataclasses.field(default_factory=agents.Config)
-    num_episodes: int = 1000  # E
-    count_weight: float = 1.0  # how many times each transition is counted; L for DeepSea
+    num_episodes: int = checked(1000, _fields.integer(1))  # E
+    # How many times each transition is counted; L for DeepSea
+    count_weight: float = checked(1.0, _positive)
     # Inverse variance of an observed reward, as agents assume it; None: the environment's.
-    noise_precision: float | None = None
+    noise_precision: float | None = checked(None, _positive_or_none)
     seed_axis: str = "vmap"  # vmap: all seeds at once; map: one after the other, as CPUs like it
-    num_chunks: int = 50  # in which a run reports its progress to the host
+    num_chunks: int = checked(50, _fields.integer(1))  # in which a run reports to the host
 
     def __post_init__(self):
         """Raises `ValueError` naming the field, its value and what is allowed."""
-        for name in ("num_episodes", "num_chunks"):
-            check_count(name, getattr(self, name))
-        positive = {"count_weight": self.count_weight}
-        if self.noise_precision is not None:
-            positive["noise_precision"] = self.noise_precision
-        for name, value in positive.items():
-            if value is None or not 0 < value < float("inf"):
-                raise ValueError(f"{name} must be positive, got {value}")
+        _fields.check_fields(self)
         check_choice("seed_axis", self.seed_axis, SEED_AXES)
 
 
