@@ -59,7 +59,7 @@ def save_policy(
         shutil.rmtree(left_over, ignore_errors=True)
     description = {
         **metadata,
-        "hidden": list(hidden),
+        "hidden": list(map(int, hidden)),  # NumPy's integers are none to JSON
         "action_size": len(action_low),
         "action_low": list(action_low),
         "action_high": list(action_high),

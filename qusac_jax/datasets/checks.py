@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from qusac_jax._actions import UNBOUNDED
+
 ACTION_TOLERANCE = 1e-5  # float rounding, as a share of half the range of an action
-UNBOUNDED = 1e10  # MuJoCo's word for an actuator without limits
 MAX_EXACT_INTEGER = 2**24  # up to here float32 holds every integer
 _DAMAGED = "the file is truncated or damaged: copy or download it again"
 # What h5py raises for a damaged file, depending on the part that is damaged.
@@ -170,16 +171,6 @@ def check_bounds(where: str, low: np.ndarray, high: np.ndarray) -> None:
             f"component {component}; actions are scaled to [-1, 1], so give finite bounds with "
             "low < high"
         )
-
-
-def as_action_cost(where: str, cost: Any) -> float:
-    """The cost as a float; raises `ValueError` unless it is a finite number of at least 0."""
-    is_number = isinstance(cost, int | float | np.number) and not isinstance(cost, bool)
-    if not is_number or not 0 <= cost < np.inf:
-        raise ValueError(
-            f"{where}: the action cost must be a finite number >= 0, got {cost!r}; correct it"
-        )
-    return float(cost)
 
 
 def to_unit(where: str, action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

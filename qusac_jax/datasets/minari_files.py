@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from qusac_jax._actions import as_action_cost
 from qusac_jax.datasets import checks
 from qusac_jax.datasets.dataset import Dataset
 from qusac_jax.datasets.scores import metadata_reference
@@ -212,7 +213,7 @@ def _action_cost(metadata: dict[str, Any], where: Path) -> float | None:
     cost = metadata.get(COST_KEY, older)
     if cost is None:
         return None if ENV_KEY in metadata else 0.0
-    return checks.as_action_cost(f"dataset: {where}, key {COST_KEY!r}", cost)
+    return as_action_cost(f"dataset: {where}, key {COST_KEY!r}", cost)
 
 
 def _environment(metadata: dict[str, Any]) -> tuple[str | None, str]:

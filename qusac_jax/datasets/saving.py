@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from qusac_jax._actions import as_action_cost
 from qusac_jax.datasets import checks
 from qusac_jax.datasets.loading import check_id, local_root
 from qusac_jax.datasets.minari_files import COST_KEY, ENV_KEY
@@ -91,7 +92,7 @@ def save(
         low, high, origin = check_reference(reference)
         entries |= {"ref_min_score": low, "ref_max_score": high, "reference_origin": origin}
     if action_cost is not None:
-        entries[COST_KEY] = checks.as_action_cost("action_cost", action_cost)
+        entries[COST_KEY] = as_action_cost("action_cost", action_cost)
     minari = checks.require("minari")
     buffers = [_buffer(minari, episode, action_space) for episode in checked]
     # What Minari notes itself where a dataset is written to its place at once.

@@ -3,13 +3,14 @@
 Source of the built-in returns: D4RL (Fu et al., 2020, arXiv:2004.07219), `d4rl/infos.py`.
 """
 
-import math
 import re
 import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from qusac_jax._fields import is_finite
 
 
 class ScoreReference(NamedTuple):
@@ -82,13 +83,7 @@ def check_reference(reference: ScoreReference) -> ScoreReference:
     if len(reference) != len(ScoreReference._fields):
         raise ValueError(f"reference must be a ScoreReference, got {reference!r}")
     low, high, origin = reference
-    numbers = all(
-        isinstance(value, int | float | np.number)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        for value in (low, high)
-    )
-    if not numbers or not low < high:
+    if not (is_finite(low) and is_finite(high) and low < high):
         raise ValueError(
             f"reference: min_return and max_return must be finite with min_return < max_return, "
             f"got {low!r} and {high!r} ({origin}); correct or remove them"

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from qusac_jax._fields import is_integer
 from qusac_jax.environments import device_tasks
 from qusac_jax.environments.importing import import_function, one_line
 from qusac_jax.environments.names import DEVICE_FAMILIES, parse_name
@@ -144,7 +145,7 @@ def check(env: FunctionalEnvironment, name: str = "environment") -> None:
         )
     for field in ("observation_size", "action_size", "episode_length"):
         value = getattr(env, field)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_integer(value) or value < 1:
             raise ValueError(f"env: {field} of {name!r} must be a positive integer, got {value!r}")
     _check_bounds(env, name)
     first, second = _traced(functools.partial(_states, env), name, jax.random.key(0))

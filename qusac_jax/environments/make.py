@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces, wrappers
 
+from qusac_jax._actions import UNBOUNDED, as_action_cost
 from qusac_jax.environments import functional
 from qusac_jax.environments.action_cost import ActionCost
 from qusac_jax.environments.names import DEVICE_FAMILIES, ParsedName, load_suite, parse_name
@@ -22,7 +23,6 @@ from qusac_jax.task import Task, TerminationFn
 
 DEFAULT_EPISODE_STEPS = 1000  # where neither the task nor Gymnasium's registry has a limit
 RENDER_HEIGHT, RENDER_WIDTH = 240, 320
-_UNLIMITED = 1e10  # bound that MuJoCo gives an actuator without limits
 
 
 class Spec(NamedTuple):
@@ -90,7 +90,7 @@ def make(
             f"env: {name!r} is stepped on the device and is no Gymnasium environment; use "
             "environments.vector, or environments.functional and environments.streams"
         )
-    rho = _check_action_cost(parsed.action_cost if action_cost is None else action_cost)
+    rho = _action_cost(parsed, action_cost)
     check_seed(seed)
     env = _make_suite(parsed, seed, render) if parsed.family == "dmc" else _make_gym(parsed, render)
     _check_observation_space(name, env.observation_space)
@@ -113,9 +113,7 @@ def spec(name: str, action_cost: float | None = None) -> Spec:
             name=name,
             observation_size=on_device.observation_size,
             action_size=on_device.action_size,
-            action_cost=_check_action_cost(
-                parsed.action_cost if action_cost is None else action_cost
-            ),
+            action_cost=_action_cost(parsed, action_cost),
             max_episode_steps=on_device.episode_length,
             termination=termination_name(name),
             action_low=_each(on_device.action_low, on_device.action_size),
@@ -141,6 +139,10 @@ def spec_of(env: gymnasium.Env) -> Spec:
         action_low=env.get_wrapper_attr("action_bounds")[0],
         action_high=env.get_wrapper_attr("action_bounds")[1],
     )
+
+
+def _action_cost(parsed: ParsedName, given: float | None) -> float:
+    return as_action_cost("action_cost", parsed.action_cost if given is None else given)
 
 
 def _each(bound: float | tuple[float, ...], count: int) -> tuple[float, ...]:
@@ -252,7 +254,7 @@ def _check_action_space(name: str, action: spaces.Space) -> spaces.Box:
             f"env: {name!r} has the action space {action}, but actions must be a flat Box; choose "
             "an environment with continuous actions"
         )
-    bounded = np.all(np.maximum(np.abs(action.low), np.abs(action.high)) < _UNLIMITED)
+    bounded = np.all(np.maximum(np.abs(action.low), np.abs(action.high)) < UNBOUNDED)
     if not bounded or not np.issubdtype(action.dtype, np.floating):
         raise ValueError(
             f"env: {name!r} has the unbounded or integer action space {action}, but actions are "
@@ -274,12 +276,6 @@ def _check_observation_space(name: str, observation: spaces.Space) -> None:
             f"env: {name!r} has the observation space {observation}, but observations must be a "
             "flat Box or a Dict of Boxes; choose an environment with vector observations"
         )
-
-
-def _check_action_cost(action_cost: float) -> float:
-    if not (math.isfinite(action_cost) and action_cost >= 0):
-        raise ValueError(f"action_cost must be a finite number >= 0, got {action_cost}; use 0")
-    return float(action_cost)
 
 
 def _max_episode_steps(env: gymnasium.Env) -> int:
