@@ -173,20 +173,7 @@ def check(env: FunctionalEnvironment, name: str = "environment") -> None:
         ) from error
 
 
-_FIELDS = (
-    "observation_size",
-    "action_size",
-    "action_low",
-    "action_high",
-    "episode_length",
-    "termination",
-    "reset",
-    "step",
-    "observation",
-    "reward",
-    "terminated",
-    "truncated",
-)
+_FIELDS = tuple(name for name in vars(FunctionalEnvironment) if not name.startswith("_"))
 
 
 def _states(env: FunctionalEnvironment, key: chex.PRNGKey) -> tuple[State, State]:
