@@ -22,6 +22,7 @@ from absl import flags
 from jax.experimental import multihost_utils
 
 from experiments import interrupts, seeds
+from qusac_jax import _keys
 
 EVERY = 100  # steps after which processes agree on whether to go on
 _INLINE = 256  # bytes of a message that need no second call
@@ -203,7 +204,7 @@ class Processes:
 
     def _spread(self, x: jax.Array) -> jax.Array:
         """An array of all processes from one of each, which stays where it is."""
-        data = jax.random.key_data(x) if seeds.is_key(x) else x
+        data = _keys.to_data(x)
         own = _shards(data)
         devices = [
             [device for device in jax.devices() if device.process_index == process][: len(own)]
@@ -262,13 +263,12 @@ def _joined_lists(parts: Sequence[Any]) -> Any:
 
 def _own(restored: jax.Array, local: jax.Array) -> jax.Array:
     shards = _shards(restored)
-    is_key = seeds.is_key(local)
-    like = jax.random.key_data(local) if is_key else local
+    like = _keys.to_data(local)
     if len(shards) == 1:
         data = shards[0]
     else:
         data = jax.make_array_from_single_device_arrays(like.shape, like.sharding, shards)
-    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(local)) if is_key else data
+    return _keys.from_data(local, data)
 
 
 def _shards(x: jax.Array) -> list[jax.Array]:

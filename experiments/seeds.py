@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax import qusac
+from qusac_jax._keys import from_data, is_key, to_data
 from qusac_jax.qusac.dynamics import Dynamics
 
 _AXIS = "seeds"
@@ -207,10 +208,4 @@ class _Rows:
 
 def _first_keys(keys: jax.Array, count: int) -> jax.Array:
     """The first keys, bound to no device."""
-    data = np.asarray(jax.random.key_data(keys))[:count]
-    return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(keys))
-
-
-def is_key(x: Any) -> bool:
-    """Whether it is an array of random keys."""
-    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return from_data(keys, jnp.asarray(np.asarray(to_data(keys))[:count]))

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from qusac_jax import _checksums
+from qusac_jax import _checksums, _keys
 
 PyTree = Any
 
@@ -78,7 +77,7 @@ class Checkpointer:
                 saved = manager.save(
                     step,
                     args=ocp.args.Composite(
-                        device=ocp.args.StandardSave(jax.tree.map(_key_to_data, device)),  # type: ignore[call-arg]
+                        device=ocp.args.StandardSave(jax.tree.map(_keys.to_data, device)),  # type: ignore[call-arg]
                         host=ocp.args.StandardSave(jax.tree.map(_without_empty, host)),  # type: ignore[call-arg]
                         metadata=ocp.args.JsonSave(metadata),  # type: ignore[call-arg]
                     ),
@@ -115,7 +114,7 @@ class Checkpointer:
             device,
             host=ocp.args.StandardRestore(jax.tree.map(_without_empty, host)),  # type: ignore[call-arg]
         )
-        restored = jax.tree.map(_data_to_key, device, read["device"])
+        restored = jax.tree.map(_keys.from_data, device, read["device"])
         read_host = jax.tree.map(
             lambda like, x: np.asarray(x if np.size(like) else like), host, read["host"]
         )
@@ -124,7 +123,7 @@ class Checkpointer:
     def restore_device(self, device: PyTree, *, step: int | None = None) -> PyTree:
         """Reads the part of a checkpoint that was on the device; as `restore`."""
         _, read = self._read(step, device)
-        return jax.tree.map(_data_to_key, device, read["device"])
+        return jax.tree.map(_keys.from_data, device, read["device"])
 
     def _read(self, step: int | None, device: PyTree, **parts: Any) -> tuple[int, Any]:
         """The parts of a checkpoint, and its step."""
@@ -149,7 +148,7 @@ class Checkpointer:
 
     def _read_step(self, step: int, device: PyTree, **parts: Any) -> Any:
         _verify(self._directory / str(step))
-        target = jax.tree.map(_restored_like, jax.tree.map(_key_to_data, device))
+        target = jax.tree.map(_restored_like, jax.tree.map(_keys.to_data, device))
         try:
             return self._open().restore(
                 step,
@@ -246,18 +245,6 @@ def _restored_like(x: Any) -> Any:
     if isinstance(x, np.ndarray):
         return x
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
-
-
-def _is_key(x: Any) -> bool:
-    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def _key_to_data(x: Any) -> Any:
-    return jax.random.key_data(x) if _is_key(x) else x
-
-
-def _data_to_key(like: Any, x: Any) -> Any:
-    return jax.random.wrap_key_data(x, impl=jax.random.key_impl(like)) if _is_key(like) else x
 
 
 def _without_empty(x: Any) -> np.ndarray:

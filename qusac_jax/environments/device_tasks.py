@@ -13,6 +13,8 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from qusac_jax._keys import is_key
+
 # Brax's tasks, and when their episodes end: its observations are those of Gymnasium's tasks.
 BRAX_TASKS: Mapping[str, str] = types.MappingProxyType(
     {
@@ -157,5 +159,4 @@ def _without_metrics(state: Any) -> Any:
 
 def _as(value: Any, like: jax.ShapeDtypeStruct) -> jax.Array:
     """A value in the dtype that it has after a reset: some tasks put Python numbers there."""
-    is_key = jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
-    return value if is_key else jnp.asarray(value, like.dtype)
+    return value if is_key(like) else jnp.asarray(value, like.dtype)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from qusac_jax import _keys
 from qusac_jax.environments import functional, streams
 from qusac_jax.environments.action_cost import FaultyEnvironmentError
 from qusac_jax.environments.functional import FunctionalEnvironment
@@ -101,7 +102,7 @@ class DeviceVector:
     def state(self) -> dict[str, np.ndarray]:
         """Everything the future depends on, as NumPy arrays of fixed shapes and dtypes."""
         return {
-            f"leaf_{i}": np.array(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+            f"leaf_{i}": np.array(_keys.to_data(leaf))
             for i, leaf in enumerate(jax.tree.leaves(self.streams))
         }
 
@@ -126,10 +127,7 @@ class DeviceVector:
             )
         leaves, structure = jax.tree.flatten(self.streams)
         values = [
-            jax.random.wrap_key_data(jnp.asarray(tree[f"leaf_{i}"]), impl=jax.random.key_impl(leaf))
-            if _is_key(leaf)
-            else jnp.asarray(tree[f"leaf_{i}"])
-            for i, leaf in enumerate(leaves)
+            _keys.from_data(leaf, jnp.asarray(tree[f"leaf_{i}"])) for i, leaf in enumerate(leaves)
         ]
         self.streams = jax.tree.unflatten(structure, values)
         return np.array(self.streams.observation)
@@ -190,7 +188,3 @@ def _step(
     advance = functools.partial(streams.advance, env, action_cost=action_cost)
     step_one = lambda stream, action, active: advance(stream, action, active=active)
     return jax.vmap(step_one)(state, actions, active)
-
-
-def _is_key(leaf: jax.Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

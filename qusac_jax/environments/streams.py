@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from qusac_jax._control import apply_if
+from qusac_jax._keys import is_key
 from qusac_jax.environments.functional import FunctionalEnvironment, State
 
 # Sets the keys of environments apart from those that an agent draws from the same seed.
@@ -132,7 +133,6 @@ def advance(
 
 def _strongly_typed(state: State) -> State:
     """Without JAX's weak types, which would have a loop compiled for twice."""
-    is_key = lambda x: jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
     return jax.tree.map(lambda x: x if is_key(x) else jnp.asarray(x, jnp.result_type(x)), state)
 
 
