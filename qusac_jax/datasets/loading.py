@@ -7,15 +7,12 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qusac_jax._messages import did_you_mean
 from qusac_jax.datasets import checks, d4rl, minari_files
-from qusac_jax.datasets.dataset import Dataset, check_matches
+from qusac_jax.datasets.dataset import Dataset
 from qusac_jax.datasets.scores import d4rl_task
-
-if TYPE_CHECKING:
-    from qusac_jax.environments import Spec
 
 MIN_TRANSITIONS = 3  # two to fit to and one held out
 CONNECT_SECONDS = 10.0  # to wait for a sign of life of the server that has Minari's datasets
@@ -25,7 +22,6 @@ MINARI_ID = re.compile(r"(?:[-\w]{2,}(?:/[-\w]+)*/)?[-\w]+-v\d+")
 def load(
     dataset: str | os.PathLike[str],
     *,
-    environment_spec: "Spec | None" = None,
     action_bounds: tuple[Any, Any] | None = None,
 ) -> Dataset:
     """Reads a dataset, checks all of it, and writes nothing but what it has to download.
@@ -35,8 +31,6 @@ def load(
             Minari dataset), else a Minari id such as `mujoco/hopper/medium-v0`. An id is looked
             up in the folder that the environment variable `MINARI_DATASETS_PATH` names (default
             `~/.minari/datasets`), and downloaded if it is not there.
-        environment_spec: of the environment to evaluate in, which the data have to fit (see
-            `check_matches`).
         action_bounds: (low, high) of the actions in a D4RL file, scalars or `[A]` each; by
             default (-1, 1). Minari's datasets bring their own.
 
@@ -60,8 +54,6 @@ def load(
             f"{loaded.num_dropped} without a next observation); at least {MIN_TRANSITIONS} are "
             "needed to fit to some and hold some out"
         )
-    if environment_spec is not None:
-        check_matches(loaded, environment_spec)
     return loaded
 
 

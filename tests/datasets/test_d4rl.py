@@ -242,11 +242,12 @@ def test_no_flipped_byte_gives_another_error(d4rl_arrays, write_hdf5):
 def test_matches_the_environment(d4rl_arrays, write_hdf5):
     path = write_hdf5(d4rl_arrays)
     fitting = Spec("gym:Some-v0", 2, 1, 0.0, 100, "never")
-    datasets.load(path, environment_spec=fitting)
+    dataset = datasets.load(path)
+    datasets.check_matches(dataset, fitting)
     with pytest.raises(ValueError, match=r"key 'observations' has 2 .*'gym:Some-v0' has 3"):
-        datasets.load(path, environment_spec=fitting._replace(observation_size=3))
+        datasets.check_matches(dataset, fitting._replace(observation_size=3))
     with pytest.raises(ValueError, match=r"key 'actions' has 1 .*'gym:Some-v0' has 4"):
-        datasets.check_matches(datasets.load(path), fitting._replace(action_size=4))
+        datasets.check_matches(dataset, fitting._replace(action_size=4))
 
 
 def test_bounds_that_are_not_the_environments(d4rl_arrays, write_hdf5):
@@ -254,12 +255,15 @@ def test_bounds_that_are_not_the_environments(d4rl_arrays, write_hdf5):
     # number 1 is half of what the agent's 1 does there.
     path = write_hdf5(d4rl_arrays)
     spec = Spec("gym:Some-v0", 2, 1, 0.0, 100, "never", (-2.0,), (2.0,))
+    assumed, other = datasets.load(path), datasets.load(path, action_bounds=(-3, 3))
     with pytest.raises(ValueError, match=r"\[-1.0\] to \[1.0\], but .* \[-2.0\] to \[2.0\]; pass"):
-        datasets.load(path, environment_spec=spec)
+        datasets.check_matches(assumed, spec)
     with pytest.raises(ValueError, match=r"\[-3.0\] to \[3.0\], but"):
-        datasets.load(path, environment_spec=spec, action_bounds=(-3, 3))
-    scaled = datasets.load(path, environment_spec=spec, action_bounds=(-1, 1))
+        datasets.check_matches(other, spec)
+    scaled = datasets.load(path, action_bounds=(-1, 1))
+    datasets.check_matches(scaled, spec)
     np.testing.assert_array_equal(scaled.action, d4rl_arrays["actions"])
-    own = datasets.load(path, environment_spec=spec, action_bounds=(spec.action_low, (2.0,)))
+    own = datasets.load(path, action_bounds=(spec.action_low, spec.action_high))
+    datasets.check_matches(own, spec)
     np.testing.assert_allclose(own.action, d4rl_arrays["actions"] / 2, atol=1e-7)
-    datasets.load(path, environment_spec=spec._replace(action_low=(-1.0,), action_high=(1.0,)))
+    datasets.check_matches(assumed, spec._replace(action_low=(-1.0,), action_high=(1.0,)))
