@@ -13,6 +13,7 @@ from scipy import special
 from experiments.files import warn
 from experiments.run_reader import Curve
 from qusac_jax import environments
+from qusac_jax._messages import require
 
 SUITE_MAX_RETURN = 1000.0  # 1000 steps with rewards in [0, 1]
 
@@ -161,13 +162,8 @@ def aggregate(scores: dict[str, np.ndarray], *, num_resamples: int = 5000) -> li
     Raises:
         ValueError: if rliable is missing or does not work.
     """
-    try:
-        from rliable import library, metrics
-    except Exception as error:  # what breaks is below it, and fails in many ways
-        raise ValueError(
-            f"the aggregate over tasks needs rliable, which cannot be imported ({error}); install "
-            "the extra with: pip install -e '.[plots]'"
-        ) from error
+    needed = {"what": "the aggregate over tasks", "install": "pip install -e '.[plots]'"}
+    library, metrics = (require(f"rliable.{name}", **needed) for name in ("library", "metrics"))
 
     def statistics(values: np.ndarray) -> np.ndarray:
         return np.array([metrics.aggregate_median(values), metrics.aggregate_iqm(values)])

@@ -4,7 +4,6 @@ The package's own environment variables decide where the run goes: `WANDB_MODE=o
 account, `WANDB_PROJECT` and `WANDB_ENTITY` name the place.
 """
 
-import importlib
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -14,19 +13,15 @@ import numpy as np
 
 from experiments import files
 from experiments.loggers import hyperparameters, tagged
+from qusac_jax._messages import require
 
 _FILE = "wandb.json"  # in the workdir: which run it is there, and how far it got
 
 
 def check_package() -> Any:
     """The package; raises `ValueError` if it cannot be imported."""
-    try:
-        return importlib.import_module("wandb")
-    except Exception as error:  # what it imports can fail in many ways
-        raise ValueError(
-            f"wandb cannot be imported ({error}); install the extra: pip install -e '.[wandb]', or "
-            "leave --wandb out"
-        ) from error
+    install = "pip install -e '.[wandb]', or leave it out"
+    return require("wandb", what="--wandb", install=install)
 
 
 class Wandb:

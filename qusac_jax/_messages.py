@@ -1,7 +1,9 @@
 """Wording that error messages share."""
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 
 def did_you_mean(name: object, known: Iterable[str], *, prefix: str = "") -> str:
@@ -17,3 +19,20 @@ def did_you_mean(name: object, known: Iterable[str], *, prefix: str = "") -> str
     """
     near = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
     return f" (did you mean {' or '.join(repr(prefix + match) for match in near)}?)" if near else ""
+
+
+def require(module: str, *, what: str, install: str) -> Any:
+    """Imports a module of an optional package.
+
+    Args:
+        module: its name.
+        what: needs it, such as "dataset: reading datasets".
+        install: what to do about it, such as a command.
+
+    Raises:
+        ValueError: if it cannot be imported; says so on behalf of `what`.
+    """
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # what it imports can fail in many ways
+        raise ValueError(f"{what} needs {module}; {install} ({error})") from error

@@ -2,13 +2,13 @@
 
 import contextlib
 import hashlib
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qusac_jax import _messages
 from qusac_jax._actions import UNBOUNDED
 
 ACTION_TOLERANCE = 1e-5  # float rounding, as a share of half the range of an action
@@ -20,12 +20,8 @@ _H5PY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryEr
 
 def require(module: str) -> Any:
     """Imports an optional module; raises `ValueError` that says what to install."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(
-            f'dataset: reading datasets needs {module}; pip install "minari[hdf5]" ({error})'
-        ) from error
+    install = 'pip install "minari[hdf5]"'
+    return _messages.require(module, what="dataset: reading datasets", install=install)
 
 
 def sha256(path: Path) -> str:

@@ -3,7 +3,6 @@
 Axes: O observation size, A action size.
 """
 
-import importlib
 import types
 import warnings
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from qusac_jax._keys import is_key
+from qusac_jax._messages import require
 
 # Brax's tasks, and when their episodes end: its observations are those of Gymnasium's tasks.
 BRAX_TASKS: Mapping[str, str] = types.MappingProxyType(
@@ -107,7 +107,8 @@ def load_brax(task: str) -> PackagedEnvironment:
         ValueError: if Brax is not installed.
     """
     name, _, backend = task.partition(":")
-    envs = _import("brax.envs", "brax")
+    install = "pip install -e '.[brax]'"
+    envs = require("brax.envs", what=f"env: 'brax:{task}'", install=install)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that Brax is no longer maintained
         env = envs.get_environment(name, backend=backend or BRAX_BACKENDS[0])
@@ -125,7 +126,9 @@ def load_playground(task: str) -> PackagedEnvironment:
     Raises:
         ValueError: if Playground is not installed, has no such task or cannot load it.
     """
-    suite = _import("mujoco_playground", "playground").dm_control_suite
+    install = "pip install -e '.[playground]'"
+    package = require("mujoco_playground", what=f"env: 'playground:{task}'", install=install)
+    suite = package.dm_control_suite
     name = PLAYGROUND_ALIASES.get(task, task)
     if name not in suite.ALL_ENVS:
         raise ValueError(
@@ -140,16 +143,6 @@ def load_playground(task: str) -> PackagedEnvironment:
         raise ValueError(
             f"env: 'playground:{task}' cannot be loaded with the installed versions: {error}; use "
             "the task on the host, without the prefix"
-        ) from error
-
-
-def _import(module: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(
-            f"env: {module} cannot be imported ({error}); install the extra: "
-            f"pip install -e '.[{extra}]'"
         ) from error
 
 
