@@ -8,6 +8,7 @@ hyperparameters to values: nested as there, or with names as the flags have them
 import dataclasses
 import difflib
 import pathlib
+import types
 import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -15,7 +16,8 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from experiments import config_flags, path_flag
-from experiments.files import flatten, read_json
+from experiments.files import flatten, read_json, warn
+from experiments.retired import RETIRED
 from qusac_jax._messages import did_you_mean
 from qusac_jax.qusac.presets import PRESETS
 
@@ -26,6 +28,7 @@ class Given(NamedTuple):
     path: pathlib.Path
     fields: dict[str, Any]  # by name, such as `dynamics.hidden`
     preset: str | None  # of the run whose config.json it is; None for some fields and values
+    gone: Mapping[str, Any] = types.MappingProxyType({})  # what that run had and none has now
 
 
 def define_flag(options: flags.FlagValues) -> None:
@@ -54,7 +57,10 @@ def read(path: str) -> Given:
             f"config_file {path!r} is of a run with the preset {preset!r}, which there is not; "
             f"choose from {', '.join(PRESETS)}"
         )
-    return Given(pathlib.Path(path), flatten(inner), preset or "qusac")
+    fields = flatten(inner)
+    retired = {name: fields.pop(name) for name in RETIRED if name in fields}
+    gone = {name: value for name, value in retired.items() if value != RETIRED[name]}
+    return Given(pathlib.Path(path), fields, preset or "qusac", gone)
 
 
 def given_fields(options: Any) -> set[str]:
@@ -117,6 +123,8 @@ def _base(config: Any, given: Given) -> Any:
 
     A field that a run does not have came later than it, and its default means what was so then.
     """
+    for name, value in given.gone.items():
+        warn(f"config_file {str(given.path)!r}: {name}={value} is gone, it is {RETIRED[name]} now")
     known = list(flatten(dataclasses.asdict(config)))
     for name in given.fields:
         if name not in known:

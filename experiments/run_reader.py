@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.files import flatten, plain, read_columns, read_json, warn
+from experiments.retired import RETIRED
 from qusac_jax.qusac import presets
 from qusac_jax.qusac.config import Config
 
@@ -90,7 +91,7 @@ def differing(settings: Iterable[Mapping[str, Any]]) -> list[str]:
     long as today's programs know it.
     """
     settings = list(settings)
-    today = flatten(dataclasses.asdict(Config()))
+    today = {*flatten(dataclasses.asdict(Config())), *RETIRED}
     names = sorted({name for one in settings for name in one})
     result = []
     for name in names:
@@ -176,7 +177,7 @@ def _name(preset: str, method: str) -> str:
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
     """What makes runs of one task and name different things, by today's names."""
     inner = config.get("config")
-    fields = flatten(inner) if isinstance(inner, dict) else {}
+    fields = {**RETIRED, **flatten(inner)} if isinstance(inner, dict) else {}
     # As JSON has them, where a tuple is a list.
     defaults = flatten(json.loads(json.dumps(dataclasses.asdict(Config()))))
     if isinstance(inner, dict) and "dynamics" in inner:  # what came later, it did by default

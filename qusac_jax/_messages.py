@@ -1,4 +1,4 @@
-"""Wording that error messages share."""
+"""Wording of errors in one place, with the import of optional packages, which fails in words."""
 
 import difflib
 import importlib

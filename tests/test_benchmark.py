@@ -172,6 +172,16 @@ def test_a_step_of_a_fit_is_three_products_with_each_weight_and_row():
     assert cost.fit_step_flops(config, TASK) == 3 * 2 * weights * config.num_members * 128
 
 
+def test_a_penalty_asks_all_members_at_each_transition_of_rollouts():
+    mopo = presets.get("mopo")
+    alone = dataclasses.replace(mopo, penalty=None)
+    inputs, outputs = TASK.observation_size + TASK.action_size, 2 * (TASK.observation_size + 1)
+    each = 2 * (inputs * 200 + 3 * 200 * 200 + 200 * outputs)
+    transitions = mopo.rollouts_per_step * mopo.fit_every * mopo.rollout_length
+    difference = cost.rollout_flops(mopo, TASK) - cost.rollout_flops(alone, TASK)
+    assert difference == transitions * mopo.num_members * each
+
+
 @pytest.mark.parametrize(
     ("preset", "is_known"), [("qusac", True), ("explore_upper_bound", False), ("combo", False)]
 )

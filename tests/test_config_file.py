@@ -47,6 +47,17 @@ def test_a_run_of_before_a_field_was_there_comes_back_as_it_was(tmp_path):
     assert config_file.changed(config, given) == handover.config_of(tmp_path) == earlier
 
 
+def test_what_is_gone_is_left_out_of_an_earlier_run_and_said_where_it_mattered(tmp_path, capsys):
+    config = presets.get("explore", "small")
+    fields = dataclasses.asdict(config) | {"reset_every": 0}
+    fields["dynamics"]["learn_variance_bounds"] = True
+    file = write(tmp_path / "config.json", {"preset": "explore", "config": fields})
+    assert config_of(file) == (config, "explore")
+    said = capsys.readouterr().err
+    assert "dynamics.learn_variance_bounds=True is gone, it is False now" in said
+    assert "reset_every" not in said
+
+
 def test_what_a_file_of_some_fields_says_is_given_as_what_flags_say(tmp_path):
     options = online.make_flags()
     file = write(tmp_path / "some.json", {"dynamics": {"decay": 1}, "risk": 2})

@@ -367,6 +367,13 @@ def test_a_setting_that_came_later_has_its_default_in_an_earlier_run(tmp_path):
         fields["dynamics"] = {"clip_rewards": False}
         fields.pop("roll_out_every", None)
     assert [curve.label for curve in run_reader.read_runs(runs)] == ["pombu", "pombu"]
+    fields["dynamics"]["learn_variance_bounds"] = True  # which runs of today cannot have
+    with_settings(runs[1], **fields)
+    assert [curve.label for curve in run_reader.read_runs(runs)] == [
+        "pombu dynamics.learn_variance_bounds=False",
+        "pombu dynamics.learn_variance_bounds=True",
+    ]
+    fields["dynamics"]["learn_variance_bounds"] = False
     fields["roll_out_every"] = 50
     with_settings(runs[1], **fields)
     labels = [curve.label for curve in run_reader.read_runs(runs)]

@@ -6,8 +6,9 @@ of exploration: that compares settings of the models in minutes.
 
 Prints for each fit the error of the members' mean predictions on what fits hold out, averaged over
 members: root mean square over the components of the observation, and of the worst of them, both in
-standard deviations of the changes in D (1: as if nothing ever moved more than on average), what
-noise they predict beside it, and what they make of the reward.
+standard deviations of the changes in D (1: as if nothing ever moved more than on average), the
+noise that they predict over that error, the mean log density of a component in those deviations,
+and what they make of the reward.
 
 Axes: N members, B held-out transitions, O observation size.
 """

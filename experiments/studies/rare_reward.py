@@ -8,6 +8,7 @@ deviation that rollouts would draw there: near the error it does no harm, far ab
 be balanced in the model.
 """
 
+import dataclasses
 import functools
 import itertools
 import sys
@@ -22,8 +23,8 @@ from absl import flags
 
 from experiments import cli
 from qusac_jax import environments
-from qusac_jax.qusac import agent, diagnostics, replay
-from qusac_jax.qusac.config import Config, DynamicsConfig
+from qusac_jax.qusac import agent, diagnostics, presets, replay
+from qusac_jax.qusac.config import Config
 from qusac_jax.task import Task
 
 # Positions (angle; cart and angle) and velocities around upright: centre 0, half the width.
@@ -137,10 +138,15 @@ def main(argv: Sequence[str] = sys.argv) -> int:
 
     def run() -> None:
         name, rng = options.env, np.random.default_rng(0)
+        preset = presets.get("qusac")
         configs = [
-            Config(
-                dynamics=DynamicsConfig(
-                    hidden=(options.width,) * 3, nll_beta=beta, ema_decay=decay
+            dataclasses.replace(
+                preset,
+                dynamics=dataclasses.replace(
+                    preset.dynamics,
+                    hidden=(options.width,) * 3,
+                    nll_beta=beta,
+                    ema_decay=decay,
                 ),
                 batch_size=128,
                 replay_capacity=options.data + options.rewarded,

@@ -15,9 +15,9 @@ def _mbpo(config: Config) -> Config:
     )
 
 
-# Algorithm 2 with the online hyperparameters, and what was found to be better: models learn in the
-# units of the data. What changes by a thousandth as much is as much to them, and the bounds of
-# their variances fit every task.
+# Algorithm 2 with the online hyperparameters, and what was found to be better. In units of the
+# data, what changes by a thousandth as much is as much to the models, and the bounds of their
+# variances fit every task.
 _QUSAC = Config(dynamics=DynamicsConfig(normalize_inputs="deviation", normalize_targets=True))
 _SAC = Config(
     method="ensemble_mean", risk=0.0, num_critics=2, critic_data="replay", updates_per_step=1

@@ -166,6 +166,14 @@ def test_mopo_and_combo_are_mbpo_on_half_and_half_with_one_thing_each():
     assert presets.get("combo") == combo
 
 
+def test_models_read_and_learn_units_of_the_data_but_the_paper_s_learn_raw_ones():
+    for name in ("qusac", "mbpo", "mopo", "combo", "explore", "paper", "paper_mbpo"):
+        for is_offline in (False, True):
+            dynamics = presets.get(name, is_offline=is_offline).dynamics
+            assert dynamics.normalize_inputs != "no"
+            assert dynamics.normalize_targets == (not name.startswith("paper"))
+
+
 def test_unknown_preset_is_named():
     with pytest.raises(ValueError, match=r"preset 'mpbo' is unknown \(did you mean 'mbpo'"):
         presets.get("mpbo")

@@ -24,6 +24,7 @@ def test_what_is_learned_from_does_not_change_and_the_agent_does(tiny_run):
             np.testing.assert_array_equal(one, other)
     assert start.learner.num_updates == old.learner.num_updates > 0
     assert start.learner.log_temperature == old.learner.log_temperature
+    assert start.learner.local_max == old.learner.local_max
     weights = jax.tree.leaves(start.actor)
     assert any((a != b).any() for a, b in zip(weights, jax.tree.leaves(old.actor), strict=True))
     per_refresh = config.rollout_interval * config.updates_per_step
