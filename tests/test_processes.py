@@ -75,7 +75,9 @@ def wait_for(path, processes):
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_alone(tmp_path):
-    flags = [*ONLINE, "--num_steps=400"]
+    # Statistics of D make networks this small amplify rounding until the runs are two.
+    raw = ["--config.dynamics.normalize_inputs=no", "--config.dynamics.normalize_targets=False"]
+    flags = [*ONLINE, *raw, "--num_steps=400"]
     assert online.main(["online", *flags, f"--workdir={tmp_path}/alone"]) == 0
     path = tmp_path / "run"
     processes = start("online", [*flags, f"--workdir={path}"])
