@@ -131,7 +131,9 @@ def select_device(kind: str) -> list[Any]:
         ValueError: if there is none.
     """
     if kind != "auto":
-        jax.config.update("jax_platforms", {"gpu": "cuda"}.get(kind, kind))
+        # Evaluations act on the CPU, wherever a run learns.
+        platforms = {"gpu": "cuda,cpu", "tpu": "tpu,cpu"}
+        jax.config.update("jax_platforms", platforms.get(kind, kind))
     try:
         return jax.local_devices()
     except (RuntimeError, AssertionError) as error:  # the latter from jax without any plugin

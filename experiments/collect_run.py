@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from experiments import files
 from experiments.online_run import OnlineRun
@@ -16,8 +15,8 @@ from qusac_jax import qusac
 class CollectRun(OnlineRun):
     """One seed. `policies/STEP.npz` in its directory has the actor at each evaluation."""
 
-    def _evaluate(self, bar: tqdm, metrics: dict[str, jax.Array]) -> None:
-        super()._evaluate(bar, metrics)
+    def _evaluate(self, metrics: dict[str, jax.Array]) -> None:
+        super()._evaluate(metrics)
         actor = jax.tree.map(lambda x: np.asarray(x)[0], self._state.actor)
         save_arrays(self._actor_path(self.step), actor)
 

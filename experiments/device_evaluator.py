@@ -27,7 +27,6 @@ class DeviceEvaluator(Evaluator):
         """As for `Evaluator`, of an environment that `environments.functional.load` knows."""
         super().__init__(setup, placement)
         self._num_seeds = len(setup.seeds)
-        self._placement = placement
         episodes = functools.partial(
             device_loop.run_episodes,
             env=self.envs.environment,

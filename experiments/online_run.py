@@ -23,6 +23,8 @@ _LARGE_STATE = 2**30
 class OnlineRun(Run):
     """R seeds trained side by side; `step` counts environment steps per seed."""
 
+    _learns_meanwhile = True
+
     def __init__(self, setup: Setup, *, init_from: pathlib.Path | None = None):
         """Builds environments and the state of a run that has not begun.
 
@@ -107,7 +109,7 @@ class OnlineRun(Run):
         metrics: dict[str, jax.Array] = {}
         due = qusac.schedule.online(self.step, config=self._config)
         if due.refresh:
-            with self._busy("fitting the model"):
+            with self._progress.busy("fitting the model"):
                 self._state, fit = self._refresh(self._state)
                 self._note_fit(fit)
         if due.roll_out:

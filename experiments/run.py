@@ -9,32 +9,32 @@ import abc
 import contextlib
 import functools
 import pathlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
-from experiments import cost, evaluation, figures, processes, report, run_reader, seeds
+from experiments import evaluation, processes, report, run_results, seeds
 from experiments.evaluation import Evaluation
 from experiments.evaluator import Evaluator
 from experiments.finite_check import FiniteCheck
+from experiments.progress import Progress
 from experiments.run_checkpoints import RunCheckpoints
 from experiments.run_reader import Curve
 from experiments.run_setup import Setup
 from experiments.speed import Speed
 from qusac_jax import environments, qusac
-from qusac_jax.policy import save_policy
 from qusac_jax.qusac.fitting import FitReport
-from qusac_jax.qusac.networks import Params
 
 
 class Run(abc.ABC):
     """R seeds trained side by side; `step` counts the steps of the program per seed."""
 
     _Evaluator: type[Evaluator] = Evaluator
+    # Whether it learns on while episodes of an evaluation are played; `_episode_columns` is then
+    # asked of later agents.
+    _learns_meanwhile = False
 
     def __init__(self, setup: Setup):
         """Builds evaluation environments and the state of a run that has not begun."""
@@ -60,9 +60,9 @@ class Run(abc.ABC):
         self._state: qusac.TrainState = self._init(keys[:, 0])
         self._program_keys, self._diagnosis_keys = keys[:, 1], keys[:, 2]
         self.step = 0
-        self._bar: tqdm | None = None  # while it trains
+        self._progress = Progress(setup.num_steps, is_first=self._processes.is_first)
+        self._begun: report.Begun | None = None  # an evaluation that is not logged
         self._updates_per_call = self._config.updates_per_step  # of what `Speed` times
-        self._has_announced = False  # how fast it learns
         self._fit_mse = np.full((len(self._seeds), self._config.num_members), np.nan, np.float32)
         self._fit_epochs = np.zeros(len(self._seeds), np.int32)
 
@@ -173,25 +173,19 @@ class Run(abc.ABC):
             raise ValueError(f"{error}. At step {self.step} of the run; {good}") from error
 
     def _train(self, stopped: Callable[[], int | None]) -> int | None:
-        bar = tqdm(
-            total=self._num_steps,
-            initial=self.step,
-            unit="step",
-            disable=not (sys.stderr.isatty() and self._processes.is_first),
-            dynamic_ncols=True,
-        )
-        self._bar = bar
-        with bar:
+        with self._progress.shown(self.step), self._logged():
             if self.step == 0:
-                self._evaluate(bar, {})
+                self._evaluate({})
             while self.step < self._num_steps:
                 before = self.step
                 metrics = self._advance()
-                bar.update(self.step - before)
+                self._progress.advance(self.step - before)
+                if self._begun is not None and self._begun.episodes.done():
+                    self._log_evaluation()
                 if self.step % self._setup.eval_every == 0:
-                    self._evaluate(bar, metrics)
+                    self._evaluate(metrics)
                 elif self.step == self._num_steps:
-                    self._evaluate_aside(bar, metrics)
+                    self._evaluate_aside(metrics)
                 number = stopped() if self._is_agreed_on(before) else None
                 if number is not None:
                     self._save()
@@ -201,65 +195,51 @@ class Run(abc.ABC):
             self._save()
         return None
 
+    @contextlib.contextmanager
+    def _logged(self) -> Iterator[None]:
+        """Within it, an evaluation that has begun is logged before an error ends the run."""
+        try:
+            yield
+        except Exception:
+            with contextlib.suppress(Exception):
+                self._log_evaluation()
+            raise
+
     def _is_agreed_on(self, before: int) -> bool:
         """Whether signals are answered after the steps from `before` to now."""
         every = processes.EVERY if self._processes.count > 1 else 1
         return before // every != self.step // every or self.step == self._num_steps
 
     def finish(self, about: dict[str, Any]) -> None:
-        """Writes the policy, summary.json and the learning curve.
-
-        The final returns are those of the last evaluation in metrics.csv, as in plots and tables.
-        """
+        """Writes the policy, summary.json and the learning curve, of the seeds of all processes."""
         actor = self._processes.joined(seeds.real(self._state.actor, self._placement))
         about_seeds = {"seeds": self._seeds, "counts": self._counts()}
         joined = self._processes.joined_lists(about_seeds)
         if self._processes.is_first:
-            self._write_results(about, actor, joined["seeds"], joined["counts"])
-        self._draw()
-        self._checkpoints.close()
-
-    def _write_results(
-        self, about: dict[str, Any], actor: Params, run_seeds: list[int], counts: dict[str, Any]
-    ) -> None:
-        """The files of `finish`, of the seeds of all processes."""
-        spec = self._evaluator.envs.spec
-        save_policy(
-            self._directory.path / "policy",
-            actor,
-            hidden=self._config.actor_hidden,
-            action_low=spec.action_low,
-            action_high=spec.action_high,
-            metadata={
-                "env": spec.name,
-                "action_cost": spec.action_cost,
-                "seeds": run_seeds,
-                "step": self.step,
-            },
-        )
-        curves = run_reader.read_runs([self._directory.path])
-        rate = self._speed.learning_rate()
-        updates = self._updates_per_call * len(run_seeds)
-        self._directory.write_summary(
-            {
-                **about,
-                "seeds": run_seeds,
-                "steps": self.step,
-                "final_returns": [curve.final_return for curve in curves],
-                "final_task_returns": [curve.final_task_return for curve in curves],
-                **self._summary(curves),
-                **counts,
+            rate = self._speed.learning_rate()
+            updates = self._updates_per_call * len(joined["seeds"])
+            more = {
+                **joined["counts"],
                 **self._checkpoints.summary(),
                 "updates_per_second": None if rate is None else rate * updates,
                 "compilations": self._speed.compilations(),
             }
-        )
-        path = self._directory.path / "learning_curve.png"
-        figures.draw_curves(curves, path, x="step", y="eval_return")
+            run_results.write(
+                self._directory,
+                actor,
+                self._evaluator.envs.spec,
+                hidden=self._config.actor_hidden,
+                seeds=joined["seeds"],
+                step=self.step,
+                about=about,
+                more=lambda curves: self._summary(curves) | more,
+            )
+        self._draw()
+        self._checkpoints.close()
 
     def close(self) -> None:
         """Frees the environments; what was learned stays."""
-        self._evaluator.envs.close()
+        self._evaluator.close()
 
     def record_video(self, path: pathlib.Path) -> None:
         """Writes one episode of the first seed with the mean action, as an mp4 and a GIF."""
@@ -273,17 +253,6 @@ class Run(abc.ABC):
         )
         self._directory.log_video(self.step, self._seeds[0], path)
 
-    @contextlib.contextmanager
-    def _busy(self, what: str) -> Iterator[None]:
-        """Says in the bar, which stands still meanwhile, what is done."""
-        if self._bar is not None:
-            self._bar.set_description_str(what)
-        try:
-            yield
-        finally:
-            if self._bar is not None:
-                self._bar.set_description_str("")
-
     def _announce_rate(self, unit: str, count: int = 1, *, without: str = "evaluations") -> None:
         """Says once, as soon as it is known, how fast it learns and what is left.
 
@@ -293,12 +262,8 @@ class Run(abc.ABC):
             without: what the time that is left leaves out.
         """
         rate = self._speed.learning_rate()
-        if rate is None or self._has_announced:
-            return
-        self._has_announced = True
-        rate *= count
-        left = cost.duration((self._num_steps - self.step) / rate)
-        print(f"{rate:.3g} {unit}/s here: about {left} are left without {without}", flush=True)
+        rate = None if rate is None else rate * count
+        self._progress.announce(rate, self.step, unit, without=without)
 
     def _note_fit(self, fit: FitReport) -> None:
         """Keeps how a fit of the dynamics went, for the log; raises `ValueError` if it diverged."""
@@ -306,45 +271,59 @@ class Run(abc.ABC):
         self._fit_epochs = np.asarray(fit.epochs)
         self._finite.check_fit(self.step, fit)
 
-    def _evaluate(self, bar: tqdm, metrics: dict[str, jax.Array]) -> None:
-        """Evaluates, logs a row per seed, prints a line."""
+    def _evaluate(self, metrics: dict[str, jax.Array]) -> None:
+        """Begins an evaluation of the agents as they are; they go on where that is possible."""
+        self._log_evaluation()
         self._look_at_data()
         rate = self._speed.pace(self.step)
         update = {name: np.asarray(value) for name, value in metrics.items()}
         self._finite.check_metrics(self.step, update)
         keys = jax.vmap(lambda k: jax.random.fold_in(k, self.step))(self._diagnosis_keys)
         values = jax.tree.map(np.asarray, self._diagnose(self._state, keys))
-        episodes = self._evaluator.run(self._state.actor)
-        rows = report.rows(
-            self.step,
-            self._seeds,
-            episodes,
-            {
-                **self._episode_columns(episodes),
-                **self._training_columns(),
-                **dict(sorted(values.items())),
-                "fit_epochs": self._fit_epochs,
-                **{f"holdout_mse_{n}": mse for n, mse in enumerate(self._fit_mse.T)},
-            },
-            update,
-        )
-        rows = [row for part in self._processes.gather(rows) for row in part]
-        timing = {
-            "steps_per_second": rate,
-            "learning_steps_per_second": self._speed.learning_rate(),
+        columns = {
+            **self._training_columns(),
+            **dict(sorted(values.items())),
+            "fit_epochs": self._fit_epochs,
+            **{f"holdout_mse_{n}": mse for n, mse in enumerate(self._fit_mse.T)},
         }
-        self._directory.log(rows, {name: value for name, value in timing.items() if value})
-        if self._processes.is_first:
-            report.tell(bar, rows, rate, self._speed.seconds_left(self.step, self._num_steps))
+        episodes = self._evaluator.begin(self._state.actor)
+        self._begun = report.Begun(
+            self.step,
+            episodes,
+            {name: np.array(column) for name, column in columns.items()},
+            update,
+            rate,
+            self._speed.learning_rate(),
+            self._speed.seconds_left(self.step, self._num_steps),
+        )
+        if not self._learns_meanwhile or self._processes.count > 1:  # processes log together
+            self._log_evaluation()
         self._speed.restart(self.step)
 
-    def _evaluate_aside(self, bar: tqdm, metrics: dict[str, jax.Array]) -> None:
+    def _log_evaluation(self) -> None:
+        """Waits for the evaluation that has begun; logs a row per seed, prints a line."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return
+        episodes = begun.episodes.result()
+        rows = report.rows(begun, self._seeds, episodes, self._episode_columns(episodes))
+        rows = [row for part in self._processes.gather(rows) for row in part]
+        timing = {
+            "steps_per_second": begun.rate,
+            "learning_steps_per_second": begun.learning_rate,
+        }
+        self._directory.log(rows, {name: value for name, value in timing.items() if value})
+        self._progress.tell(rows, begun.rate, begun.seconds_left)
+
+    def _evaluate_aside(self, metrics: dict[str, jax.Array]) -> None:
         """An evaluation that a longer run would not have: its environments are as before."""
         if self._checkpoints.restarts_env:  # they cannot be saved
-            self._evaluate(bar, metrics)
+            self._evaluate(metrics)
             return
+        self._log_evaluation()
         before = self._evaluator.envs.state()
-        self._evaluate(bar, metrics)
+        self._evaluate(metrics)
+        self._log_evaluation()
         self._evaluator.envs.set_state(before)
 
     def _all_host_state(self) -> dict[str, Any]:
@@ -357,6 +336,7 @@ class Run(abc.ABC):
 
     def _save(self) -> None:
         """Writes a checkpoint, unless it could not be continued."""
+        self._log_evaluation()
         self._finite.check_state(self.step, self._state)
         self._look_at_data()
         metadata = self._processes.joined_lists({"speed": self._speed.state(), **self._metadata()})

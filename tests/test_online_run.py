@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import online, online_run, report
-from experiments.run import Run
+from experiments import online, online_run, progress
 from experiments.run_directory import RunDirectory
 from experiments.run_setup import Setup
 from qusac_jax import environments
@@ -76,20 +75,21 @@ def test_what_passes_the_bound_is_reported():
         {"seed": float(seed), "max_sqrt_u": largest, "sqrt_u_bound": bound}
         for seed, (largest, bound) in enumerate([(9.9, 10.0), (10.3, 10.0), (1.0, float("nan"))])
     ]
-    (message,) = report.exceeded_bounds(500, rows)
+    (message,) = progress.exceeded_bounds(500, rows)
     assert "step 500, seed 1: sqrt(U) reaches 10.3, 3.0% more than the 10" in message
-    assert not report.exceeded_bounds(0, rows)  # nothing has been learned
+    assert not progress.exceeded_bounds(0, rows)  # nothing has been learned
 
 
 def test_the_bar_says_what_it_waits_for():
+    shown = progress.Progress(10, is_first=True)
     said = []
-    bar = types.SimpleNamespace(set_description_str=said.append)
-    run = types.SimpleNamespace(_bar=bar)
-    with Run._busy(run, "fitting the model"):
-        assert said == ["fitting the model"]
-    assert said == ["fitting the model", ""]
-    with Run._busy(types.SimpleNamespace(_bar=None), "fitting the model"):
-        pass
+    with shown.shown(0):
+        shown._bar = types.SimpleNamespace(set_description_str=said.append)
+        with shown.busy("fitting the model"):
+            assert said == ["fitting the model"]
+        assert said == ["fitting the model", ""]
+    with shown.busy("fitting the model"):
+        assert len(said) == 2
 
 
 @pytest.mark.slow

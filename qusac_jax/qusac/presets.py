@@ -38,9 +38,10 @@ _PAPER = Config(
     ),
 )
 # Not of the paper, for sparse rewards: seeks what the model knows least until there is a reward,
-# and lets go of that within 10,000 steps. Rollouts are long, and every second starts by value.
-# Observations are of the scale of 1 for all networks, whatever their units. A reward that takes
-# hundreds of steps and the cost of each is worth next to nothing at a discount of 0.99.
+# and lets go of that within 10,000 steps. Rollouts are long, and every second starts by value while
+# rewards are rare. Observations are of the scale of 1 for all networks, whatever their units. A
+# reward that takes hundreds of steps and the cost of each is worth next to nothing at a discount of
+# 0.99.
 _EXPLORE = Config(
     method="information_gain",
     discount=0.995,

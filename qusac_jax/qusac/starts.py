@@ -10,10 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from qusac_jax.qusac import replay
+from qusac_jax.task import Transition
 
 # `(key, B) -> observations [B, O]`.
 Starts = Callable[[chex.PRNGKey, int], jax.Array]
 Score = Callable[[jax.Array], jax.Array]  # observations [B, O] -> [B]
+
+# From this mean reward of D on, in units of its largest, no rollout starts by value.
+FREQUENT = 0.1
 
 
 def uniform(real: replay.Buffer) -> Starts:
@@ -24,7 +28,7 @@ def uniform(real: replay.Buffer) -> Starts:
 def by_value(
     real: replay.Buffer, score: Score, key: chex.PRNGKey, *, chunks: int, size: int
 ) -> Starts:
-    """States of D, every second one by its rank: the best ten are as frequent as the next ninety.
+    """States of D, up to half by their rank: the best ten are as frequent as the next ninety.
 
     Under a sparse reward good states are rare in D: uniform starts leave them at once and hardly
     ever come back, so that what is known is not practised. Here states of a pool are ranked by
@@ -34,6 +38,11 @@ def by_value(
     matters. Every state of D stays a start. Targets of critics and U-net are as before: only how
     often a state is trained on changes.
 
+    Where rewards are frequent, uniform starts practise them, and the states of highest value are
+    those that the critics overestimate most. So fewer start by value the more of D is rewarded:
+    of every second start 1 - f / `FREQUENT`, where f is the mean of D's positive rewards divided by
+    the largest (of rewards 0 and 1 the share of ones); none from `FREQUENT` on.
+
     Args:
         real: D.
         score: what is expected of a state, finite.
@@ -42,8 +51,9 @@ def by_value(
         size: states of a chunk, which are scored together.
 
     Returns:
-        `Starts`, uniform ones and ones by value in turn.
+        `Starts`, uniform ones and, as far as rewards are rare, ones by value in turn.
     """
+    rare = 1.0 - _mean_reward(real) / FREQUENT
     pool = replay.sample(real, key, chunks * size).observation
     scores = jax.lax.map(score, pool.reshape(chunks, size, -1)).reshape(-1)
     num_states = len(pool)
@@ -51,13 +61,22 @@ def by_value(
     pool, scores = pool[order], scores[order]
 
     def starts(key: chex.PRNGKey, count: int) -> jax.Array:
-        key_uniform, key_rank, key_tie = jax.random.split(key, 3)
+        key_uniform, key_rank, key_tie, key_rare = jax.random.split(key, 4)
         anywhere = replay.sample(real, key_uniform, count).observation
         log_rank = jax.random.uniform(key_rank, (count // 2,), maxval=jnp.log(num_states))
         rank = jnp.clip(jnp.exp(log_rank).astype(jnp.int32), 1, num_states)
         first = jnp.searchsorted(scores, scores[num_states - rank])
         equal = jnp.searchsorted(scores, scores[first], side="right") - first
         tie = jax.random.randint(key_tie, first.shape, 0, equal)
-        return anywhere.at[1::2].set(pool[first + tie])
+        is_by_value = jax.random.uniform(key_rare, first.shape) < rare
+        chosen = jnp.where(is_by_value[:, None], pool[first + tie], anywhere[1::2])
+        return anywhere.at[1::2].set(chosen)
 
     return starts
+
+
+def _mean_reward(real: replay.Buffer[Transition]) -> jax.Array:
+    """Mean of D's positive rewards in units of the largest, `[]` in [0, 1]; 0 without any."""
+    positive = jnp.maximum(real.data.reward, 0.0)  # slots never written have 0
+    most = jnp.max(positive)
+    return jnp.sum(positive) / (jnp.maximum(real.size, 1) * jnp.where(most > 0.0, most, 1.0))

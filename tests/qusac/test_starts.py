@@ -12,13 +12,17 @@ NUM_STATES = 1_000
 POOL = 200_000
 
 
-@pytest.fixture
-def real():
+def rewarded(reward):
     """D with the states 0, 1, ..., 999 and as many slots that nothing was written to."""
     state = jnp.arange(float(NUM_STATES))[:, None]
-    zeros = jnp.zeros(NUM_STATES)
-    data = Transition(state, state, zeros, state, zeros.astype(bool))
+    ends = jnp.zeros(NUM_STATES, bool)
+    data = Transition(state, state, jnp.asarray(reward, jnp.float32), state, ends)
     return replay.add(replay.init(2 * NUM_STATES, 1, 1), data)
+
+
+@pytest.fixture
+def real():
+    return rewarded(np.zeros(NUM_STATES))
 
 
 def draw(made, count=20_000):
@@ -57,6 +61,26 @@ def test_where_nothing_is_worth_more_starts_are_everywhere(real):
     drawn = draw(by_value(real, lambda x: jnp.zeros(len(x))))
     assert set(drawn[1::2]) == set(range(NUM_STATES))
     np.testing.assert_allclose(drawn[1::2].mean(), (NUM_STATES - 1) / 2, rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("reward", "share"),
+    [
+        (np.where(np.arange(NUM_STATES) < 25, 1.0, -0.1), 0.75),  # costs are no rewards
+        (np.where(np.arange(NUM_STATES) < 50, 7.0, 0.0), 0.5),  # in any unit
+        (np.where(np.arange(NUM_STATES) == 0, 1.0, 0.02), 0.79),  # and what is near to nothing
+        (np.where(np.arange(NUM_STATES) < 100, 1.0, 0.0), 0.0),
+        (np.ones(NUM_STATES), 0.0),
+        (-np.ones(NUM_STATES), 1.0),
+    ],
+)
+def test_the_more_is_rewarded_the_fewer_start_by_value(reward, share):
+    best = lambda x: jnp.where(x[:, 0] == 999.0, 1.0, 0.0)
+    drawn = draw(by_value(rewarded(reward), best))
+    assert (drawn[::2] == 999).mean() < 0.01
+    # The best state has the ranks up to POOL / NUM_STATES.
+    by_rank = np.log(POOL / NUM_STATES) / np.log(POOL)
+    np.testing.assert_allclose((drawn[1::2] == 999).mean(), share * by_rank, atol=0.015)
 
 
 def test_starts_are_states_and_not_mixtures_of_them(real):
