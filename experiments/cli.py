@@ -9,6 +9,7 @@ import jax
 from absl import flags, logging
 
 from experiments import jax_settings
+from experiments.retired import RETIRED
 from qusac_jax._messages import did_you_mean
 
 MAX_SEED = 2**31 - 1
@@ -105,6 +106,9 @@ def _unknown_flag(name: str, known: list[str]) -> str:
     fields = [flag for flag in inside if flag.startswith(f"{name.rstrip('.')}.")]
     if fields:
         return f"--{name} names no single hyperparameter; use one such as --{fields[0]}"
+    retired = name.removeprefix("config.")
+    if retired in RETIRED:
+        return f"--{name} is gone: runs are as with {RETIRED[retired]!r}; leave it out"
     near = did_you_mean(name, inside, prefix="--")
     return f"--{name} is no hyperparameter{near}; --help lists them"
 
@@ -122,7 +126,7 @@ def _exit_code(main: Callable[[], int | None]) -> int:
 
 
 def select_device(kind: str) -> list[Any]:
-    """The devices of that kind in this process, which become JAX's only ones.
+    """The devices of that kind in this process, which become JAX's default ones.
 
     Args:
         kind: cpu, gpu, tpu, or auto for the best there is.
@@ -134,13 +138,17 @@ def select_device(kind: str) -> list[Any]:
         # Evaluations act on the CPU, wherever a run learns.
         platforms = {"gpu": "cuda,cpu", "tpu": "tpu,cpu"}
         jax.config.update("jax_platforms", platforms.get(kind, kind))
+    missing = (
+        f"device {kind!r} is not there or its jax plugin is not installed; use --device=cpu, "
+        "or install the extra 'cuda' or 'tpu'"
+    )
     try:
-        return jax.local_devices()
+        devices = jax.local_devices()
     except (RuntimeError, AssertionError) as error:  # the latter from jax without any plugin
-        raise ValueError(
-            f"device {kind!r} is not there or its jax plugin is not installed; use --device=cpu, "
-            "or install the extra 'cuda' or 'tpu'"
-        ) from error
+        raise ValueError(missing) from error
+    if kind != "auto" and devices[0].platform != kind:  # of several platforms, one is enough to JAX
+        raise ValueError(missing)
+    return devices
 
 
 def check_seeds(first: int, num_seeds: int) -> None:

@@ -80,6 +80,7 @@ def test_only_what_is_given_replaces_what_the_base_has():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--config.reset_every=5"], "--config.reset_every is gone: runs are as with 0; leave it"),
         (["--config.risks=1"], "--config.risks is no hyperparameter (did you mean '--config.risk'"),
         (["--config.model_hidden=3"], "did you mean '--config.model.hidden'"),
         (["--config.model.depth=3"], "--config.model.depth is no hyperparameter"),
