@@ -10,16 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from qusac_jax import _bicgstab, _control, _likely_paths, linear
-from qusac_jax._checks import (
-    check_discount,
-    check_policy,
-    check_real,
-    check_result,
-    check_scalars,
-    is_concrete,
-)
+from qusac_jax._checks import check_discount, check_real, check_scalars, is_concrete
 from qusac_jax._next_values import average, next_mean, next_variance, with_derivative_of
 from qusac_jax._posterior_checks import check_posterior
+from qusac_jax._problem_checks import check_policy, check_result
 
 if TYPE_CHECKING:
     from qusac_jax.posterior import Posterior

@@ -25,15 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from qusac_jax import _members, _sparse_products, linear
-from qusac_jax._checks import (
-    check_problem,
-    check_real,
-    check_result,
-    check_scalars,
-    check_shapes,
-    integers,
-    is_concrete,
-)
+from qusac_jax._checks import check_real, check_scalars, integers, is_concrete
 from qusac_jax._fields import check_choice
 from qusac_jax._next_values import (
     Forms,
@@ -45,6 +37,7 @@ from qusac_jax._next_values import (
     next_moments,
     over_actions,
 )
+from qusac_jax._problem_checks import check_problem, check_result, check_shapes
 from qusac_jax.moments import Moments, solve_moments
 from qusac_jax.sparse import Sparse
 

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax import _fields, _likely_paths, _sparse_products, linear, moments, posterior, sparse
-from qusac_jax._checks import check_actions
 from qusac_jax._fields import Check, check_choice, checked
 from qusac_jax._next_values import next_mean
 from qusac_jax._posterior_checks import check_posterior
+from qusac_jax._problem_checks import check_actions
 from qusac_jax._sparse_products import Flow
 
 METHODS = (

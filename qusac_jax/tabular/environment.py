@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from qusac_jax import _checks, posterior, sparse
+from qusac_jax import _checks, _problem_checks, posterior, sparse
 from qusac_jax.sparse import Sparse
 
 # What the regret of an episode is: how much less its policy is expected to return than the best, or
@@ -178,8 +178,8 @@ def _check_mdp(transition, reward: np.ndarray) -> tuple[Any, np.ndarray]:
         transition = Sparse(np.asarray(next_state), np.asarray(probability, float))
     else:
         transition = np.asarray(transition, float)
-    _checks.check_shapes(transition, reward, num_batch_axes=0)
-    _checks.check_transition(transition)
+    _problem_checks.check_shapes(transition, reward, num_batch_axes=0)
+    _problem_checks.check_transition(transition)
     _checks.check_finite("reward", reward)
     return _with_ends(transition) if isinstance(transition, Sparse) else transition, reward
 

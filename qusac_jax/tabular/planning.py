@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import _checks
+from qusac_jax import _checks, _problem_checks
 from qusac_jax._next_values import next_mean
 from qusac_jax.sparse import Sparse
 from qusac_jax.tabular.environment import Environment, from_sparse, with_support
@@ -70,8 +70,8 @@ def solve_optimal(
     if _checks.is_concrete(*jax.tree.leaves((transition, reward, discount))):
         _checks.check_scalars(discount=discount)
         _checks.check_discount(discount)
-        _checks.check_shapes(transition, reward, num_batch_axes=0)
-        _checks.check_transition(transition)
+        _problem_checks.check_shapes(transition, reward, num_batch_axes=0)
+        _problem_checks.check_transition(transition)
         _checks.check_finite("reward", reward)
     return _solve_optimal(
         transition,
