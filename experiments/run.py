@@ -170,7 +170,8 @@ class Run(abc.ABC):
             return self._train(stopped)
         except environments.FaultyEnvironmentError as error:
             good = self._checkpoints.last_good()
-            raise ValueError(f"{error}. At step {self.step} of the run; {good}") from error
+            step = self.step if self._begun is None else self._begun.step
+            raise ValueError(f"{error}. At step {step} of the run; {good}") from error
 
     def _train(self, stopped: Callable[[], int | None]) -> int | None:
         with self._progress.shown(self.step), self._logged():
@@ -296,16 +297,18 @@ class Run(abc.ABC):
             self._speed.learning_rate(),
             self._speed.seconds_left(self.step, self._num_steps),
         )
-        if not self._learns_meanwhile or self._processes.count > 1:  # processes log together
+        can_wait = self._learns_meanwhile and self._processes.count == 1  # others log together
+        if episodes.done() or not can_wait:
             self._log_evaluation()
         self._speed.restart(self.step)
 
     def _log_evaluation(self) -> None:
         """Waits for the evaluation that has begun; logs a row per seed, prints a line."""
-        begun, self._begun = self._begun, None
+        begun = self._begun
         if begun is None:
             return
         episodes = begun.episodes.result()
+        self._begun = None
         rows = report.rows(begun, self._seeds, episodes, self._episode_columns(episodes))
         rows = [row for part in self._processes.gather(rows) for row in part]
         timing = {

@@ -79,6 +79,20 @@ def before_episodes(run, do):
     run._evaluator._play = later
 
 
+def test_episodes_in_this_process_are_logged_at_once(make):
+    run = make(env_processes=1)
+    advance, written = run._advance, {}
+
+    def noted():
+        written[run.step] = steps_in(run)
+        return advance()
+
+    run._advance = noted
+    assert run.train(lambda: None) is None
+    assert written[0] == [0.0]
+    assert written[EVERY] == [0.0, EVERY]
+
+
 @pytest.mark.slow
 def test_learning_goes_on_while_episodes_are_played_with_the_same_results(make):
     here, elsewhere = (make(count, is_learning=True) for count in (1, 2))
@@ -136,10 +150,11 @@ def test_an_error_in_an_episode_ends_the_run(make):
 
     def fail():
         if run.step:
+            wait_for(run, EVERY + 3)
             raise environments.FaultyEnvironmentError("the simulation broke")
 
     before_episodes(run, fail)
-    with pytest.raises(ValueError, match=r"the simulation broke\. At step 2.*no checkpoint"):
+    with pytest.raises(ValueError, match=r"the simulation broke\. At step 20 of.*no checkpoint"):
         run.train(lambda: None)
     assert steps_in(run) == [0.0]
 
