@@ -132,13 +132,14 @@ def _actions(config: qusac.Config) -> int:
 
 def fit_step_flops(config: qusac.Config, task: qusac.Task) -> float:
     """Of a gradient step of a fit: forward and backward through all members."""
-    return float(3 * _model_flops(config, task) * config.num_members * config.batch_size)
+    return float(3 * _model_flops(config, task) * config.num_members * config.fit_batch_size)
 
 
 def fit_flops(config: qusac.Config, task: qusac.Task) -> float:
     """Of a typical fit on a full D, of an agent with a model."""
     epochs = min(_TYPICAL_EPOCHS, config.dynamics.max_epochs)
-    steps = min(epochs * -(-config.replay_capacity // config.batch_size), config.dynamics.max_steps)
+    per_epoch = -(-config.replay_capacity // config.fit_batch_size)
+    steps = min(epochs * per_epoch, config.dynamics.max_steps)
     return fit_step_flops(config, task) * steps
 
 
@@ -201,7 +202,7 @@ def _fit_bytes(config: qusac.Config, task: qusac.Task) -> int:
     if not config.uses_model:
         return 0
     width = task.observation_size + task.action_size + sum(config.dynamics.hidden)
-    activations = _FORWARD_AND_BACKWARD * config.batch_size * width
+    activations = _FORWARD_AND_BACKWARD * config.fit_batch_size * width
     shuffle = 2 * config.replay_capacity  # words that are sorted, and the order that they give
     return _FLOAT * config.num_members * (activations + shuffle)
 
@@ -262,12 +263,13 @@ def _behind(config: qusac.Config, has_dataset: bool) -> Sequence[Sequence[str]]:
     """The flags that decide about each part of `Memory`."""
     interval = "fit_every" if config.rollout_interval == config.fit_every else "roll_out_every"
     rollouts = ("rollouts_per_step", "rollout_length", interval, "retain_refreshes")
+    of_fits = ("dynamics.batch_size",) if config.dynamics.batch_size else ()
     fields = (
         () if has_dataset else ("replay_capacity",),
         rollouts,
         ("num_members", *rollouts),
         ("num_members",),
-        ("batch_size", "num_members", "gap_samples"),
+        ("batch_size", *of_fits, "num_members", "gap_samples"),
     )
     flags = [tuple(f"--config.{name}" for name in names) for names in fields]
     flags[3] += ("the layer sizes",)

@@ -120,7 +120,7 @@ class OfflineRun(Run):
             "action_high": self._dataset.action_high.tolist(),
             "seeds": self._processes.joined_lists(self._seeds),
             "num_members": self._config.num_members,
-            "batch_size": self._config.batch_size,
+            "batch_size": self._config.fit_batch_size,
             "dynamics": {
                 name: list(value) if isinstance(value, tuple) else value
                 for name, value in dataclasses.asdict(self._config.dynamics).items()

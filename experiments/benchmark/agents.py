@@ -162,7 +162,7 @@ def _measure_fit(
         jax.block_until_ready(report)
 
     num_train = count - -(-count // config.dynamics.holdout_every)
-    steps = _FIT_EPOCHS * -(-num_train // config.batch_size)
+    steps = _FIT_EPOCHS * -(-num_train // config.fit_batch_size)
     units = num_seeds * steps
     return Measurement(
         units=units,

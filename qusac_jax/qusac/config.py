@@ -39,6 +39,9 @@ class DynamicsConfig:
 
     hidden: tuple[int, ...] = checked((200, 200, 200, 200), _fields.layer_sizes)  # of each member
     learning_rate: float = checked(1e-3, _fields.positive)  # of Adam
+    # B of a fit; 0: the agent's. With n times as many, n times the learning rate, max_steps / n and
+    # ema_decay ** n a fit learns as much in fewer steps, which an accelerator takes sooner.
+    batch_size: int = checked(0, _fields.integer(0, "0 is the agent's batch_size"))
     init_scale: float = checked(2.0, _fields.positive)  # widens the truncated-normal weights
     # By D: less their mean, in standard deviations, or less the middle of their range, in units of
     # a uniform distribution's deviation over it. In those, what is rare in D is not far off.
@@ -271,6 +274,11 @@ class Config:
     def rollout_interval(self) -> int:
         """Environment steps, offline updates, between rollouts."""
         return self.roll_out_every or self.fit_every
+
+    @property
+    def fit_batch_size(self) -> int:
+        """B of a fit, per member."""
+        return self.dynamics.batch_size or self.batch_size
 
     @property
     def num_real(self) -> int:

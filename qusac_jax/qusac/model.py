@@ -158,7 +158,7 @@ def _fit(
         state.replay,
         key,
         config=config.dynamics,
-        batch_size=config.batch_size,
+        batch_size=config.fit_batch_size,
     )
     return state._replace(dynamics=dynamics), report
 

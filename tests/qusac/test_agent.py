@@ -406,6 +406,22 @@ def test_errors_of_learned_ends_are_shares_of_what_is_held_out(log_odds, missed,
     assert float(values["missed_ends"]) == 0.0
 
 
+def test_fits_may_have_a_batch_size_of_their_own():
+    small, large = SMALL.batch_size, 2 * SMALL.batch_size
+    fitted = []
+    for own, of_fits in ((large, 0), (small, large), (small, 0)):
+        dynamics = dataclasses.replace(SMALL.dynamics, batch_size=of_fits)
+        config = dataclasses.replace(SMALL, batch_size=own, dynamics=dynamics)
+        state = agent.observe(
+            agent.init(jax.random.key(0), config=config, task=TASK), random_transitions(0, 60)
+        )
+        fit = jax.jit(functools.partial(agent.fit, config=config, task=TASK))
+        fitted.append(fit(state)[0].dynamics.params)
+    jax.tree.map(np.testing.assert_array_equal, fitted[0], fitted[1])
+    different = jax.tree.map(lambda x, y: bool(jnp.any(x != y)), fitted[1], fitted[2])
+    assert all(jax.tree.leaves(different))
+
+
 @pytest.mark.slow
 def test_every_second_rollout_starts_by_value():
     config = dataclasses.replace(
