@@ -434,7 +434,10 @@ def test_every_second_rollout_starts_by_value():
     state = agent.init(jax.random.key(0), config=config, task=TASK)
     # A few states have a large first component; critics value it, or nothing.
     data = random_transitions(0, 60)
-    data = data._replace(observation=data.observation.at[:, 0].set(jnp.exp(data.observation[:, 0])))
+    data = data._replace(
+        observation=data.observation.at[:, 0].set(jnp.exp(data.observation[:, 0])),
+        reward=jnp.zeros_like(data.reward),  # rare
+    )
     first = state.learner.critic["params"]["MLP_0"]
     for worth in (1.0, 0.0):
         params = jax.tree.map(jnp.zeros_like, first)
