@@ -11,6 +11,7 @@ import pytest
 from experiments import cost, online, tabular, tabular_cost
 from qusac_jax import _memory, posterior, qusac
 from qusac_jax.environments import TERMINATIONS
+from qusac_jax.qusac.config import DynamicsConfig
 from qusac_jax.tabular import agent, environments, experiment
 
 CPU = jax.devices("cpu")[:1]
@@ -28,6 +29,7 @@ def _a_computer_with_sixteen_gigabytes(monkeypatch):
         ({"num_members": 10**8}, "--config.num_members"),
         ({"rollout_length": 10**11}, "--config.rollout_length"),
         ({"batch_size": 10**10}, "--config.batch_size"),
+        ({"dynamics": DynamicsConfig(batch_size=10**11)}, "--config.dynamics.batch_size"),
         ({"critic_hidden": (10**9, 10**9)}, "the layer sizes"),
         ({"method": "exact_ube", "gap_samples": 10**9}, "--config.gap_samples"),
     ],
