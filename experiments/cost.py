@@ -25,7 +25,7 @@ _TYPICAL_EPOCHS = 3
 _FLOAT = 4  # bytes
 _FORWARD_AND_BACKWARD = 2  # activations, and the gradients with respect to them
 _LEAST_COPY = 10_000  # bytes of an environment, whose Python objects alone are as large
-_PARTS = ("D", "D_model", "D_1..D_N", "networks", "work space")
+_PARTS = ("D", "D_model", "D_1..D_N", "the U-net's rollouts", "networks", "work space")
 _SHARE_TO_LOWER = 0.05  # of all bytes; what takes less is not worth lowering
 
 
@@ -108,7 +108,7 @@ def step_flops(config: qusac.Config, task: qusac.Task) -> float:
 
 def update_flops(config: qusac.Config, task: qusac.Task) -> float:
     """Of one gradient update."""
-    batch, n = config.batch_size, config.num_members
+    batch = config.batch_size
     inputs = task.observation_size + task.action_size
     critic = _mlp_flops(inputs, config.critic_hidden, 1) * batch * config.num_critics
     unet = _mlp_flops(inputs, config.unet_hidden, 1) * batch
@@ -117,12 +117,24 @@ def update_flops(config: qusac.Config, task: qusac.Task) -> float:
     # Critics: target forward, forward and backward; actor's pass: forward and input gradient.
     total = critic * groups * (1 + 3 + 2) + actor * (groups + 3)
     if config.uses_unet:
-        method = uncertainty.METHODS[config.method]
         total += unet * (1 + 3 + 2) + actor
-        total += _model_flops(config, task) * batch * n if method.min_models else critic * groups
-        if method.reads_next_values:
-            total += n * _actions(config) * (critic * groups + actor)
+        if not config.uses_unet_data:
+            total += batch * _local_flops(config, task)
     return float(total)
+
+
+def _local_flops(config: qusac.Config, task: qusac.Task) -> float:
+    """Of the local uncertainty of a pair."""
+    method = uncertainty.METHODS[config.method]
+    inputs = task.observation_size + task.action_size
+    critics = _mlp_flops(inputs, config.critic_hidden, 1) * config.num_critics * config.num_groups
+    if not method.min_models:
+        return float(critics)
+    flops = _model_flops(config, task) * config.num_members
+    if method.reads_next_values:
+        actor = _actor_flops(config, task)
+        flops += config.num_members * _actions(config) * (critics + actor)
+    return float(flops)
 
 
 def _actions(config: qusac.Config) -> int:
@@ -146,13 +158,12 @@ def fit_flops(config: qusac.Config, task: qusac.Task) -> float:
 def rollout_flops(config: qusac.Config, task: qusac.Task) -> float:
     """Of the rollouts that are made at once, of an agent with a model."""
     buffers = 1 + (config.num_members if config.critic_data == "member" else 0)
-    transitions = (
-        buffers * config.rollouts_per_step * config.rollout_interval * config.rollout_length
-    )
+    per_buffer = config.rollouts_per_step * config.rollout_interval * config.rollout_length
     # A penalty asks all members at each transition.
     predictions = 1 + (config.num_members if config.penalty else 0)
     each = predictions * _model_flops(config, task) + _actor_flops(config, task)
-    return float(transitions * each)
+    local = _local_flops(config, task) if config.uses_unet_data else 0.0
+    return float(per_buffer * (buffers * each + local))
 
 
 class Memory(NamedTuple):
@@ -161,6 +172,7 @@ class Memory(NamedTuple):
     replay: int  # D
     model_data: int  # D_model
     member_data: int  # D_1..D_N together; 0 for critics that do not have their own
+    unet_data: int  # what a U-net learns from that looks several steps ahead; 0 for others
     networks: int  # weights and optimisers
     work: int  # activations of an update or a step of a fit, and the fit's shuffle of D
 
@@ -182,6 +194,7 @@ def memory(config: qusac.Config, task: qusac.Task, num_seeds: int) -> Memory:
         replay=size(state.replay),
         model_data=size(state.model_data),
         member_data=size(state.member_data),
+        unet_data=size(state.unet_data),
         networks=size((state.learner, state.dynamics)),
         work=num_seeds * max(_update_bytes(config, task), _fit_bytes(config, task)),
     )
@@ -268,11 +281,12 @@ def _behind(config: qusac.Config, has_dataset: bool) -> Sequence[Sequence[str]]:
         () if has_dataset else ("replay_capacity",),
         rollouts,
         ("num_members", *rollouts),
+        rollouts,
         ("num_members",),
         ("batch_size", *of_fits, "num_members", "gap_samples"),
     )
     flags = [tuple(f"--config.{name}" for name in names) for names in fields]
-    flags[3] += ("the layer sizes",)
+    flags[4] += ("the layer sizes",)
     return flags
 
 

@@ -24,6 +24,7 @@ from absl import flags
 from experiments import cli, fans, files, run_command, state_maps
 from experiments.saved_run import SavedRun
 from qusac_jax import qusac
+from qusac_jax.checkpoint import CheckpointError
 from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.qusac.uncertainty import METHODS
 
@@ -57,7 +58,14 @@ def run(options: Any, paths: Sequence[str]) -> None:
     title = f"{saved.spec.name}, {saved.about['method']}, seed {saved.seeds[seed_index]}"
     plane, maps, state = None, {}, None
     for step in reversed(steps):  # the last one has most data, so it has the range of the maps
-        at_step = jax.tree.map(lambda x: x[seed_index], saved.state(step))
+        try:
+            at_step = jax.tree.map(lambda x: x[seed_index], saved.state(step))
+        except CheckpointError:
+            # A run that goes on keeps its last ones only.
+            if options.steps or step == steps[-1] or step in saved.checkpoints():
+                raise
+            files.warn(f"checkpoint {step} was removed by the run that goes on; left out")
+            continue
         state = at_step if state is None else state
         plane = plane or state_maps.plane_of(state_maps.data_of(state))
         if plane is None:
@@ -65,7 +73,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
         both = {"config": saved.config, "task": saved.task}
         maps[step] = state_maps.maps_of(at_step, plane, **both, num_cells=options.cells)
     if plane is not None:
-        ordered = {step: maps[step] for step in steps}
+        ordered = {step: maps[step] for step in steps if step in maps}
         path = output / "maps.png"
         with_u = METHODS[saved.config.method].estimates_u
         state_maps.draw(ordered, plane, path, title, with_u=with_u)

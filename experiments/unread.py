@@ -8,7 +8,7 @@ from qusac_jax import qusac
 from qusac_jax.qusac import uncertainty
 
 _OF_RISK = {"risk", "risk_schedule", "risk_awaits_reward"}
-_OF_UNET = {"unet_hidden", "unet_learning_rate", "clip_u", "local_max_decay"}
+_OF_UNET = {"unet_hidden", "unet_learning_rate", "clip_u", "local_max_decay", "unet_steps"}
 _OF_ROLLOUTS = {
     "fit_every",
     "rollouts_per_step",

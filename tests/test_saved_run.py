@@ -202,6 +202,27 @@ def test_inspect_draws_both_pictures(finished, tmp_path):
         assert (tmp_path / name).stat().st_size > 10_000
 
 
+@pytest.mark.slow
+def test_inspect_leaves_out_what_a_run_has_removed_meanwhile(
+    finished, tmp_path, monkeypatch, capsys
+):
+    there = SavedRun(finished).checkpoints()
+    assert len(there) > 1
+    copy = tmp_path / "run"
+    shutil.copytree(finished, copy)
+    read = SavedRun.state
+
+    def state(self, step):
+        shutil.rmtree(copy / "checkpoints" / str(there[0]), ignore_errors=True)
+        return read(self, step)
+
+    monkeypatch.setattr(SavedRun, "state", state)
+    command = ["inspect", str(copy), "--cells=8", f"--output={tmp_path}"]
+    assert inspect.main(command) == 0
+    assert f"checkpoint {there[0]} was removed by the run" in capsys.readouterr().err
+    assert (tmp_path / "maps.png").stat().st_size > 10_000
+
+
 def test_planes_of_observations():
     rng = np.random.default_rng(0)
     angle, velocity = rng.uniform(-3, 3, 50), rng.normal(0, 4, 50)

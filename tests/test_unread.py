@@ -22,6 +22,7 @@ OTHERS = {
     "unet_learning_rate": 1.0,
     "clip_u": False,
     "local_max_decay": 0.5,
+    "unet_steps": 2,
     "gap_samples": 7,
     "penalty_scale": 3.0,
     "regularizer_weight": 3.0,

@@ -48,6 +48,7 @@ def is_known(config: Config) -> bool:
         config.relative_risk,
         config.normalize_observations,
         config.critic_steps > 1,
+        config.unet_steps > 1,
     )
     return config.method in METHODS and not any(has_more)
 

@@ -177,8 +177,16 @@ def _learn(
 
     def update(learner: learner_lib.Learner, key: chex.PRNGKey):
         key_batch, key_update = jax.random.split(key)
-        batches = _sample_batches(state, key_batch, config)
-        updated, metrics = learner_lib.update(learner, *batches, predict, key_update, config=config)
+        critic_batch, policy_batch, unet_batch = _sample_batches(state, key_batch, config)
+        updated, metrics = learner_lib.update(
+            learner,
+            critic_batch,
+            policy_batch,
+            predict,
+            key_update,
+            config=config,
+            unet_batch=unet_batch,
+        )
         count = jnp.where(counts, updated.num_updates, learner.num_updates)
         return updated._replace(num_updates=count), metrics
 
@@ -197,10 +205,11 @@ def _schedule_has_begun(state: TrainState, config: Config) -> jax.Array | bool:
 
 def _sample_batches(
     state: TrainState, key: chex.PRNGKey, config: Config
-) -> tuple[multistep.Steps, Transition]:
+) -> tuple[multistep.Steps, Transition, multistep.Steps | None]:
     """One batch per critic group `[N, B, ...]`, and one for U-net and actor `[B, ...]`.
 
-    The first `num_real` transitions of each are from D, the others by the model.
+    The first `num_real` transitions of each are from D, the others by the model. The third is the
+    U-net's own if it looks several steps ahead, `[B, ...]`, all by the model.
     """
     key_critic, key_policy = jax.random.split(key)
     unchanged = lambda transition: transition
@@ -222,7 +231,10 @@ def _sample_batches(
     else:
         shared = multistep.single(sample(state.model_data, key_critic))
         critic = jax.tree.map(lambda x: x[None], shared)
-    return critic, sample(state.model_data, key_policy)
+    unet = None
+    if state.unet_data is not None:
+        unet = replay.sample(state.unet_data, jax.random.fold_in(key_policy, 1), config.batch_size)
+    return critic, sample(state.model_data, key_policy), unet
 
 
 def _check_shapes(given: Transition, there: Transition, lead: tuple[int, ...]) -> None:

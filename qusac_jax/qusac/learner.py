@@ -25,6 +25,7 @@ def update(
     key: chex.PRNGKey,
     *,
     config: Config,
+    unet_batch: multistep.Steps | None = None,
 ) -> tuple[Learner, dict[str, jax.Array]]:
     """One gradient update: U-net, critics, targets, actor, temperature, in this order.
 
@@ -38,6 +39,8 @@ def update(
         predict: the model, for methods that look ahead; None without one.
         key: consumed.
         config: hyperparameters.
+        unet_batch: `[B, ...]` for a U-net that looks several steps ahead: its rewards are what the
+            UBE propagates along them. None takes a step from `policy_batch`.
 
     Returns:
         The new learner, and losses and means as named scalars.
@@ -46,7 +49,11 @@ def update(
     parts = build(config, policy_batch.action.shape[-1])
     metrics: dict[str, jax.Array] = {}
     if config.uses_unet:
-        learner, unet_metrics = _update_unet(parts, learner, policy_batch, predict, key_unet)
+        key_unet, key_local = jax.random.split(key_unet)
+        if unet_batch is None:
+            local = propagated_uncertainty(parts, learner, policy_batch, predict, key_local)
+            unet_batch = multistep.single(policy_batch._replace(reward=local))
+        learner, unet_metrics = _update_unet(parts, learner, unet_batch, key_unet)
         metrics |= unet_metrics
     learner, metrics["critic_loss"] = _update_critic(parts, learner, critic_batch, key_critic)
     learner = _update_targets(parts, learner)
@@ -93,23 +100,24 @@ def _regularization(regularizer: str, config: Config, q: jax.Array) -> jax.Array
 def _update_unet(
     parts: Parts,
     learner: Learner,
-    batch: replay.Transition,
-    predict: Predict | None,
+    batch: multistep.Steps,
     key: chex.PRNGKey,
 ) -> tuple[Learner, dict[str, jax.Array]]:
-    key_next, key_local = jax.random.split(key)
+    """A step of the U-net; rewards of `batch` are what the UBE propagates."""
     config = parts.config
-    local = propagated_uncertainty(parts, learner, batch, predict, key_local)
-    local_max = jnp.maximum(jnp.max(local), learner.local_max * (1.0 - config.local_max_decay))
-    next_action, _ = networks.sample_action(
-        parts.actor, learner.actor, batch.next_observation, key_next
+    discounts = multistep.discounts(batch, config.discount**2)
+    # Per step. No U exceeds what the largest mean over several steps would come to in the long run.
+    local = batch.reward * jnp.where(
+        batch.num_steps > 1, (1.0 - config.discount**2) / (1.0 - discounts), 1.0
     )
+    local_max = jnp.maximum(jnp.max(local), learner.local_max * (1.0 - config.local_max_decay))
+    next_action, _ = networks.sample_action(parts.actor, learner.actor, batch.next_observation, key)
     next_log_u = networks.apply(
         parts.unet, learner.target_unet, batch.next_observation, next_action
     )
     unit = parts.method.unit
     next_u = unit * networks.to_variance(next_log_u)
-    target = losses.unet_target(local, batch.terminated, next_u, config.discount)
+    target = losses.unet_target(batch.reward, discounts, next_u)
     if config.clip_u:
         # The fixed point U = E[sum of γ^2t local] lies below this cap, so it stays where it is.
         target = jnp.minimum(target, config.u_per_local * local_max)

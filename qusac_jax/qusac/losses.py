@@ -63,22 +63,20 @@ def critic_loss(q: jax.Array, target: jax.Array) -> jax.Array:
     return jnp.sum(jnp.mean(jnp.square(q - target[..., None, :]), axis=-1))
 
 
-def unet_target(
-    local: jax.Array, terminated: jax.Array, next_u: jax.Array, discount: float
-) -> jax.Array:
+def unet_target(local: jax.Array, discount: jax.Array, next_u: jax.Array) -> jax.Array:
     """z = local + γ² U(s', a'), the target of eq. (13), loss_u.
 
     Args:
         local: `[B]` what is propagated: γ² times the local uncertainty, plus the variance of the
-            reward where it is not part of that.
-        terminated: `[B]` bool; such transitions are not bootstrapped.
+            reward where it is not part of that. Over n steps, the sum of γ^2i of it.
+        discount: `[B]` γ², or γ^2n after n steps; 0 where the task ended, so that nothing is
+            bootstrapped there.
         next_u: `[B]` U of the target networks at a' drawn at s'.
-        discount: γ.
 
     Returns:
         `[B]`, through which no gradient flows.
     """
-    return jax.lax.stop_gradient(local + discount**2 * jnp.where(terminated, 0.0, next_u))
+    return jax.lax.stop_gradient(local + discount * next_u)
 
 
 def unet_loss(log_u: jax.Array, target: jax.Array) -> jax.Array:

@@ -10,13 +10,13 @@ import numpy as np
 
 from qusac_jax._checks import is_concrete
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import estimates, fitting, fitting_data, rollouts
+from qusac_jax.qusac import estimates, fitting, fitting_data, multistep, rollouts
 from qusac_jax.qusac import starts as starts_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.parts import build
 from qusac_jax.qusac.penalties import PENALTIES, Penalty
 from qusac_jax.qusac.state import TrainState, act, dynamics_model, num_rollouts
-from qusac_jax.task import Task, TerminationFn
+from qusac_jax.task import Task, TerminationFn, Transition
 
 _NO_DYNAMICS = "there are no dynamics: critic_data 'replay' trains without a model"
 
@@ -173,7 +173,7 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
     # Fits are rarer, and rollouts may start where D was not yet at the last one.
     dynamics = fitting_data.with_range(state.dynamics, state.replay, config.dynamics)
     starts, key = _starts(state, key, config, task)
-    model_data, member_data = rollouts.refill(
+    buffers = rollouts.refill(
         dynamics_model(config, task),
         dynamics,
         policy,
@@ -181,15 +181,39 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
         starts,
         state.model_data,
         state.member_data,
+        state.unet_data,
         key,
         num_rollouts=num_rollouts(config),
         length=config.rollout_length,
         critic_steps=config.critic_steps,
         discount=config.discount,
+        propagated=_propagated(state, dynamics, config, task) if config.uses_unet_data else None,
         random_first_actions=config.random_first_actions,
         penalty=_penalty(config),
     )
-    return state._replace(dynamics=dynamics, model_data=model_data, member_data=member_data)
+    return state._replace(dynamics=dynamics, **buffers._asdict())
+
+
+def _propagated(
+    state: TrainState, dynamics: dynamics_lib.Dynamics, config: Config, task: Task
+) -> rollouts.Propagated:
+    """What the U-net learns from rollouts, by the critics and the policy that make them."""
+    parts = build(config, task.action_size)
+    predict = predictor(dynamics, config, task)
+
+    def steps(rollout: Transition, key: chex.PRNGKey) -> multistep.Steps:
+        def local(step: tuple[Transition, chex.PRNGKey]) -> jax.Array:
+            transition, key = step
+            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), transition)
+            values = estimates.propagated_uncertainty(parts, state.learner, flat, predict, key)
+            return values.reshape(transition.reward.shape)
+
+        # One step of all rollouts at a time: methods that look ahead hold N times as much and more.
+        keys = jax.random.split(key, config.rollout_length)
+        rollout = rollout._replace(reward=jax.lax.map(local, (rollout, keys)))
+        return multistep.along(rollout, config.unet_steps, config.discount**2)
+
+    return steps
 
 
 def _starts(

@@ -49,6 +49,7 @@ _EXPLORE = Config(
     risk_awaits_reward=True,
     relative_risk=True,
     critic_steps=5,
+    unet_steps=10,
     roll_out_every=50,
     rollouts_per_step=200,
     rollout_length=10,
@@ -136,6 +137,7 @@ def offline(config: Config) -> Config:
         random_first_actions=0.0,
         normalize_observations=False,
         critic_steps=1,
+        unet_steps=1,
         retain_refreshes=5,
         # One fit, on all of the data, until it is done.
         dynamics=dataclasses.replace(

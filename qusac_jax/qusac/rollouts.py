@@ -19,6 +19,8 @@ from qusac_jax.qusac.starts import Starts
 from qusac_jax.task import TerminationFn
 
 Policy = Callable[[jax.Array, chex.PRNGKey], jax.Array]
+# Of a rollout `[K, N, B, ...]`: several steps as one, with what a UBE propagates for a reward.
+Propagated = Callable[[replay.Transition, chex.PRNGKey], multistep.Steps]
 
 # Rollouts that advance together: enough to fill matrix units, few enough to stay in a CPU's cache.
 CHUNK = 2_000
@@ -42,6 +44,7 @@ def rollout(
     Member-consistent rollouts stay with the member they start with. Member-randomized ones are
     assigned anew at every step: a random permutation gives each member the same number, so every
     rollout meets a uniformly drawn member without any prediction being made and thrown away.
+    Either way a rollout keeps its place `[:, n, b]`.
 
     Args:
         model: the dynamics module.
@@ -71,14 +74,14 @@ def rollout(
 
     def step(carry: tuple[jax.Array, jax.Array], draws: _Draws):
         observation, alive = carry
-        if randomize_members:
-            shuffled = lambda x: x.reshape(num_rollouts, -1)[draws.order].reshape(x.shape)
-            observation, alive = shuffled(observation), shuffled(alive)
         action = policy(observation, draws.key_action)
         if first_action is not None:
             is_random, uniform = first_action
             action = jnp.where(draws.is_first & is_random, uniform, action)
-        mean, std = dynamics_lib.predict(model, dynamics, observation, action)
+        mean, std = dynamics_lib.predict(
+            model, dynamics, *_placed((observation, action), draws.order)
+        )
+        mean, std = _placed((mean, std), draws.inverse)
         drawn = mean + std * draws.noise.reshape(mean.shape)
         # Before it is clipped: D may never have been where episodes end.
         done = termination(observation, action, drawn[..., :-1])
@@ -110,7 +113,15 @@ class _Draws(NamedTuple):
     is_first: jax.Array  # [] whether it is the first step
     key_action: chex.PRNGKey
     noise: jax.Array  # [N * B * (O + 1)] standard normal
-    order: jax.Array | None  # [N * B] the rollouts' new places; None where all stay
+    order: jax.Array | None  # [N * B] which rollout each place is given; None where all stay
+    inverse: jax.Array | None  # [N * B] the place that each rollout is given
+
+
+def _placed(arrays: tuple[jax.Array, ...], order: jax.Array | None) -> tuple[jax.Array, ...]:
+    """Each `[N, B, ...]` with the rollout `order[i]` at place i of the N B."""
+    if order is None:
+        return arrays
+    return tuple(x.reshape(order.size, -1)[order].reshape(x.shape) for x in arrays)
 
 
 def _first_actions(
@@ -132,10 +143,12 @@ def _draw(
 ) -> _Draws:
     """Of one step. For all steps before the first, and flat: XLA on CPU is five times as fast."""
     key_action, key_noise, key_order = jax.random.split(key, 3)
-    order = jax.random.permutation(key_order, num_rollouts) if randomize_members else None
-    return _Draws(
-        is_first, key_action, jax.random.normal(key_noise, (num_rollouts * num_outputs,)), order
-    )
+    order = inverse = None
+    if randomize_members:
+        order = jax.random.permutation(key_order, num_rollouts)
+        inverse = jnp.zeros_like(order).at[order].set(jnp.arange(num_rollouts), unique_indices=True)
+    noise = jax.random.normal(key_noise, (num_rollouts * num_outputs,))
+    return _Draws(is_first, key_action, noise, order, inverse)
 
 
 def num_chunks(num_rollouts: int, num_members: int) -> tuple[int, int]:
@@ -148,6 +161,14 @@ def num_chunks(num_rollouts: int, num_members: int) -> tuple[int, int]:
     return chunks, per_member * num_members
 
 
+class Buffers(NamedTuple):
+    """What rollouts are stored in, as `TrainState` has them."""
+
+    model_data: replay.Buffer[replay.Transition]
+    member_data: replay.Buffer[multistep.Steps] | None
+    unet_data: replay.Buffer[multistep.Steps] | None
+
+
 def refill(
     model: DynamicsNetwork,
     dynamics: dynamics_lib.Dynamics,
@@ -156,16 +177,18 @@ def refill(
     starts: Starts,
     model_data: replay.Buffer[replay.Transition],
     member_data: replay.Buffer[multistep.Steps] | None,
+    unet_data: replay.Buffer[multistep.Steps] | None,
     key: chex.PRNGKey,
     *,
     num_rollouts: int,
     length: int,
     critic_steps: int,
     discount: float,
+    propagated: Propagated | None = None,
     random_first_actions: float = 0.0,
     penalty: Penalty | None = None,
-) -> tuple[replay.Buffer[replay.Transition], replay.Buffer[multistep.Steps] | None]:
-    """Adds new rollouts to D_model and to D_1..D_N.
+) -> Buffers:
+    """Adds new rollouts to D_model, to D_1..D_N and to what the U-net learns from.
 
     Args:
         model: the dynamics module.
@@ -176,17 +199,24 @@ def refill(
         model_data: D_model, receives `num_rollouts` member-randomized rollouts.
         member_data: D_1..D_N with leaves `[N, ...]`, each receives `num_rollouts`
             member-consistent ones; None where nobody reads them.
+        unet_data: receives the rollouts of D_model as `propagated` has them; None likewise.
         key: consumed.
         num_rollouts: made at once, see `state.num_rollouts`.
         length: K.
         critic_steps: the most steps that D_1..D_N take as one.
         discount: γ, of these.
+        propagated: what a U-net learns from a rollout; needed with `unet_data`.
         random_first_actions: see `rollout`.
         penalty: see `rollout`.
 
     Returns:
-        The two buffers.
+        The three buffers.
+
+    Raises:
+        ValueError: for `unet_data` without `propagated`.
     """
+    if unet_data is not None and propagated is None:
+        raise ValueError("unet_data needs propagated, got None; pass what a U-net learns")
     chunks, size = num_chunks(num_rollouts, model.num_members)
 
     def roll(key: chex.PRNGKey, per_member: int, randomize: bool) -> Any:
@@ -207,22 +237,24 @@ def refill(
         )
 
     def chunk(carry, key: chex.PRNGKey):
-        model_data, member_data = carry
+        model_data, member_data, unet_data = carry
         key_randomized, key_consistent = jax.random.split(key)
-        rolled = roll(key_randomized, size // model.num_members, True)
-        model_data = replay.add(model_data, *jax.tree.map(_flat_steps(3), rolled))
+        transitions, mask = roll(key_randomized, size // model.num_members, True)
+        flat = jax.tree.map(_flat_steps(3), (transitions, mask))
+        model_data = replay.add(model_data, *flat)
+        if unet_data is not None and propagated is not None:
+            steps = propagated(transitions, jax.random.fold_in(key_randomized, 1))
+            unet_data = replay.add(unet_data, *jax.tree.map(_flat_steps(3), (steps, mask)))
         if member_data is not None:
             transitions, mask = roll(key_consistent, size, False)
             steps = multistep.along(transitions, critic_steps, discount)
             by_member = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (steps, mask))
             flat = jax.tree.map(jax.vmap(_flat_steps(2)), by_member)
             member_data = jax.vmap(replay.add)(member_data, *flat)
-        return (model_data, member_data), None
+        return Buffers(model_data, member_data, unet_data), None
 
-    (model_data, member_data), _ = jax.lax.scan(
-        chunk, (model_data, member_data), jax.random.split(key, chunks)
-    )
-    return model_data, member_data
+    buffers = Buffers(model_data, member_data, unet_data)
+    return jax.lax.scan(chunk, buffers, jax.random.split(key, chunks))[0]
 
 
 def _flat_steps(num_axes: int) -> Callable[[jax.Array], jax.Array]:

@@ -26,6 +26,8 @@ class TrainState(NamedTuple):
     replay: Buffer[Transition]  # D
     model_data: Buffer[Transition] | None  # D_model
     member_data: Buffer[multistep.Steps] | None  # D_1..D_N, leaves [N, ...]
+    # D_model for a U-net that looks several steps ahead: rewards are what the UBE propagates
+    unet_data: Buffer[multistep.Steps] | None
     key: chex.PRNGKey
 
     @property
@@ -47,7 +49,7 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
     """
     key_learner, key_dynamics, key_run = jax.random.split(key, 3)
     sizes = (task.observation_size, task.action_size)
-    dynamics = model_data = member_data = None
+    dynamics = model_data = member_data = unet_data = None
     if config.uses_model:
         dynamics = dynamics_lib.init(
             dynamics_model(config, task),
@@ -57,8 +59,10 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
         )
         capacity = model_capacity(config)
         model_data = replay.init(capacity, *sizes)
+        steps = replay.Buffer(multistep.single(model_data.data), *model_data[1:])
+        if config.uses_unet_data:
+            unet_data = jax.tree.map(jnp.copy, steps)
         if config.critic_data == "member":
-            steps = replay.Buffer(multistep.single(model_data.data), *model_data[1:])
             member_data = jax.tree.map(
                 lambda x: jnp.zeros((config.num_members, *x.shape), x.dtype), steps
             )
@@ -68,6 +72,7 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
         replay=replay.init(config.replay_capacity, *sizes),
         model_data=model_data,
         member_data=member_data,
+        unet_data=unet_data,
         key=key_run,
     )
 

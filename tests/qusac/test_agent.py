@@ -9,7 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax.qusac import agent, diagnostics, multistep, networks, presets, replay, schedule
+from qusac_jax.qusac import (
+    agent,
+    diagnostics,
+    estimates,
+    model,
+    multistep,
+    networks,
+    parts,
+    presets,
+    replay,
+    schedule,
+)
 from qusac_jax.qusac.config import METHODS, Config
 from qusac_jax.task import Task
 from tests.sizes import small
@@ -277,6 +288,52 @@ def test_local_uncertainty_of_predicted_ends_is_that_of_rewards(method):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["information_gain", "upper_bound"])
+def test_the_unet_looks_ahead_in_the_rollouts_of_D_model(method):
+    config = dataclasses.replace(SMALL, method=method, unet_steps=2, discount=0.9)
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    state = agent.observe(state, random_transitions(0))
+    state = agent.roll_out(state, config=config, task=TASK)
+    size = int(state.unet_data.size)
+    data = jax.tree.map(lambda x: np.asarray(x[:size]), state.model_data.data)
+    steps = jax.tree.map(lambda x: np.asarray(x[:size]), state.unet_data.data)
+    np.testing.assert_array_equal(steps.observation, data.observation)
+    np.testing.assert_array_equal(steps.action, data.action)
+    predict = model.predictor(state.dynamics, config, TASK)
+    local = estimates.propagated_uncertainty(
+        parts.build(config, 2), state.learner, data, predict, jax.random.key(9)
+    )
+    # Where a rollout's first step leads is where its second one begins.
+    came_from = {tuple(o): i for i, o in enumerate(data.observation)}
+    ahead = np.array([came_from.get(tuple(o), -1) for o in data.next_observation])
+    looks_ahead = (ahead >= 0) & ~data.terminated
+    assert 0 < looks_ahead.sum() < size
+    expected = local + np.where(looks_ahead, 0.81 * local[ahead], 0.0)
+    np.testing.assert_allclose(steps.reward, expected, rtol=1e-4)
+    is_over = data.terminated | (looks_ahead & data.terminated[ahead])
+    np.testing.assert_array_equal(steps.num_steps, np.where(is_over, 0, 1 + looks_ahead))
+    last = np.where(looks_ahead[:, None], data.next_observation[ahead], data.next_observation)
+    np.testing.assert_array_equal(steps.next_observation, last)
+
+    # The U-net learns from these and nothing else does.
+    other = state.unet_data.data._replace(reward=2.0 * state.unet_data.data.reward)
+    learn = jax.jit(functools.partial(agent.learn, config=config, task=TASK, num_updates=1))
+    one, metrics = learn(state)
+    two, more = learn(state._replace(unet_data=state.unet_data._replace(data=other)))
+    np.testing.assert_allclose(
+        more["local_uncertainty"], 2.0 * metrics["local_uncertainty"], rtol=1e-5
+    )
+    same = [
+        all(
+            np.array_equal(a, b)
+            for a, b in zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True)
+        )
+        for x, y in ((one.learner.critic, two.learner.critic), (one.learner.unet, two.learner.unet))
+    ]
+    assert same == [True, False]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mbpo", "paper_mbpo", "mopo", "combo", "sac"])
 def test_presets_run(name):
     config = small(presets.get(name))
@@ -315,7 +372,8 @@ def test_batches_are_half_real_and_half_of_the_model_exactly(name):
         data = multistep.single(data)
         members = jax.vmap(fill)(state.member_data, jnp.array([2.0, 3.0, 4.0]))
         state = state._replace(member_data=members)
-    critic, policy = agent._sample_batches(state, jax.random.key(1), config)
+    critic, policy, unet = agent._sample_batches(state, jax.random.key(1), config)
+    assert unet is None  # it learns from the policy's
     half = config.batch_size // 2
     np.testing.assert_array_equal(policy.reward, np.repeat([-1.0, 1.0], half))
     by_group = [2.0, 3.0, 4.0] if name == "qusac" else [1.0]

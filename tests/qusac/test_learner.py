@@ -276,6 +276,47 @@ def test_targets_of_the_unet_are_capped_at_the_bound(clip_u):
         assert float(u.min()) > 100.0 * bound
 
 
+def test_several_steps_of_the_unet_by_hand():
+    # A U-net that says the same everywhere: its target is what is propagated over n steps plus
+    # γ^2n of that, and nothing more after an end (n = 0).
+    config = dataclasses.replace(PROBE, discount=0.9, unet_steps=3, clip_u=False)
+    learner = learner_lib.init(jax.random.key(0), config, 1, 1)
+    unet = jax.tree.map(jnp.zeros_like, learner.unet)
+    unet["params"]["MLP_0"]["Dense_2"]["bias"] = jnp.full(1, jnp.log(2.0))
+    learner = learner._replace(unet=unet, target_unet=jax.tree.map(jnp.copy, unet))
+    batch = jax.tree.map(lambda x: x[:3], one_step_batch(jax.random.key(0)))
+    steps = multistep.single(batch)._replace(
+        reward=jnp.array([1.0, 3.0, 5.0]), num_steps=jnp.array([1, 3, 0], jnp.uint8)
+    )
+    updated, metrics = learner_lib.update(
+        learner,
+        groups(config, batch),
+        batch,
+        None,
+        jax.random.key(1),
+        config=config,
+        unet_batch=steps,
+    )
+    target = np.array([1.0 + 0.81 * 2.0, 3.0 + 0.81**3 * 2.0, 5.0])
+    np.testing.assert_allclose(
+        metrics["unet_loss"], np.mean((np.log1p(target) - np.log(3.0)) ** 2), rtol=1e-5
+    )
+    local = np.array([1.0, 3.0 * 0.19 / (1 - 0.81**3), 5.0])  # per step
+    np.testing.assert_allclose(metrics["local_uncertainty"], local.mean(), rtol=1e-5)
+    np.testing.assert_allclose(updated.local_max, 5.0)
+    # What the policy meets in `policy_batch` is not looked at.
+    _, others = learner_lib.update(
+        learner,
+        groups(config, batch),
+        batch._replace(reward=batch.reward + 1.0),
+        None,
+        jax.random.key(1),
+        config=config,
+        unet_batch=steps,
+    )
+    assert others["unet_loss"] == metrics["unet_loss"]
+
+
 @pytest.mark.slow
 def test_risk_moves_the_actor_towards_or_away_from_uncertainty():
     # Two frozen critics that agree at a = -1 and disagree ever more towards a = 1, zero mean:

@@ -29,7 +29,7 @@ def test_critic_loss_sums_critics_and_averages_the_batch():
 def test_unet_target_by_hand():
     # log U = 0, so U = 1: z = 0.3 + 0.25 * 1, or 0.3 if terminated.
     next_u = networks.to_variance(jnp.zeros(2))
-    target = losses.unet_target(jnp.array([0.3, 0.3]), jnp.array([False, True]), next_u, 0.5)
+    target = losses.unet_target(jnp.array([0.3, 0.3]), jnp.array([0.25, 0.0]), next_u)
     np.testing.assert_allclose(target, [0.55, 0.3], rtol=1e-6)
 
 
@@ -65,7 +65,7 @@ def test_no_gradient_flows_through_targets():
 
     def through_unet_target(next_log_u):
         next_u = networks.to_variance(next_log_u)
-        target = losses.unet_target(jnp.ones(2), jnp.zeros(2, bool), next_u, 0.9)
+        target = losses.unet_target(jnp.ones(2), jnp.full(2, 0.81), next_u)
         return losses.unet_loss(jnp.ones(2), target)
 
     np.testing.assert_array_equal(jax.grad(through_critic_target)(jnp.ones((1, 1, 2))), 0.0)

@@ -84,13 +84,30 @@ def test_a_share_of_rollouts_takes_a_uniform_action_first(randomize_members):
 def test_randomized_rollouts_meet_every_member_equally_often():
     transitions, _ = roll(never, jnp.zeros((N, 500, 1)), randomize_members=True)
     added = np.asarray(transitions.next_observation - transitions.observation)[..., 0]
+    by_step = np.sort(added.reshape(4, -1), axis=1).reshape(4, N, -1)
     for i in range(N):
-        np.testing.assert_allclose(added[:, i], 10.0**i, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(by_step[:, i], 10.0**i, rtol=1e-3, atol=1e-3)
     # After four steps a state is a sum of four draws; independent draws give each composition of
     # the digits its multinomial share, for example 111-free "4 times member 0": (1/3)^4.
     final = np.round(np.asarray(transitions.next_observation[-1]).ravel())
     np.testing.assert_allclose((final == 4.0).mean(), 3.0**-4, atol=0.02)
     np.testing.assert_allclose((final == 112.0).mean(), 12 * 3.0**-4, atol=0.05)
+
+
+def test_randomized_rollouts_keep_their_place():
+    transitions, mask = roll(
+        lambda s, a, n: n[..., 0] > 150.0,
+        jnp.arange(30.0).reshape(N, 10, 1) / 100,
+        randomize_members=True,
+    )
+    np.testing.assert_array_equal(transitions.observation[1:], transitions.next_observation[:-1])
+    # What it has met is of one rollout: the hundredths that it began with stay.
+    hundredths = np.asarray(transitions.next_observation[..., 0]) % 1.0
+    expected = np.broadcast_to(np.arange(30.0).reshape(N, 10) / 100, hundredths.shape)
+    np.testing.assert_allclose(hundredths, expected, atol=1e-3)
+    ended = np.cumsum(np.asarray(transitions.terminated), axis=0) > 0
+    np.testing.assert_array_equal(mask[1:], ~ended[:-1])
+    assert 0 < ended[-1].sum() < ended[-1].size
 
 
 def test_nothing_after_a_predicted_termination_is_masked_in():
@@ -157,7 +174,11 @@ def test_refill_writes_no_transition_after_termination():
     empty = replay.init(60, 1, 1)
     steps = replay.Buffer(multistep.single(empty.data), *empty[1:])
     members = jax.tree.map(lambda x: jnp.zeros((N, *x.shape), x.dtype), steps)
-    model_data, member_data = rollouts.refill(
+    # What is propagated at a state is 10 more than the state.
+    propagated = lambda rollout, key: multistep.along(
+        rollout._replace(reward=rollout.observation[..., 0] + 10.0), 2, 0.5
+    )
+    model_data, member_data, unet_data = rollouts.refill(
         MODEL,
         counting_dynamics(),
         policy,
@@ -165,11 +186,13 @@ def test_refill_writes_no_transition_after_termination():
         starts.uniform(real),
         empty,
         members,
+        jax.tree.map(jnp.copy, steps),
         jax.random.key(0),
         num_rollouts=9,
         length=4,
         critic_steps=3,
         discount=0.9,
+        propagated=propagated,
     )
     # From 0, member 0 makes two transitions, the others one.
     np.testing.assert_array_equal(member_data.size, [18, 9, 9])
@@ -183,3 +206,15 @@ def test_refill_writes_no_transition_after_termination():
     np.testing.assert_allclose(member_data.data.reward[0, :18], np.where(first, 1.9, 1.0))
     np.testing.assert_allclose(member_data.data.reward[1, :9], 2.0)
     np.testing.assert_array_equal(member_data.data.num_steps[0, :18], 0.0)
+    # D_model and what the U-net learns hold the same pairs in the same slots. From 0, member 0
+    # leads to 1, and whatever member to an end; the others end at once.
+    size = int(model_data.size)
+    assert int(unet_data.size) == size
+    np.testing.assert_array_equal(unet_data.data.observation, model_data.data.observation)
+    begins, ends = (
+        np.asarray(x)[:size]
+        for x in (model_data.data.observation[:, 0], model_data.data.terminated)
+    )
+    expected = np.where(begins == 1.0, 11.0, np.where(ends, 10.0, 10.0 + 0.5 * 11.0))
+    np.testing.assert_allclose(unet_data.data.reward[:size], expected)
+    np.testing.assert_array_equal(unet_data.data.num_steps[:size], 0)

@@ -1,0 +1,251 @@
+"""What a U-net says, and what its policy meets: `experiments.studies.frozen_u RUN`.
+
+The agent of a saved run learns on from the D and the models that it has, without a step in the
+environment and without a fit, and with other hyperparameters if `--config_file` names some. With
+nothing new to know, U should come to what the policy meets in the models: the discounted sum of
+what the UBE propagates along their rollouts. A policy is drawn to where the U-net is wrong upwards,
+so that it may not.
+
+Prints, each 5,000 updates, for states of D and the policy's actions: sqrt(U) of the U-net and of
+rollouts, the ratio of the two U (medians), their rank correlation, and what is propagated at the
+start and after 100 steps of the rollouts.
+
+Axes: N members, B rollouts per member, T steps, O observation size.
+"""
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+from absl import flags
+
+from experiments import cli
+from experiments.saved_run import SavedRun
+from experiments.studies import frozen
+from qusac_jax import qusac
+from qusac_jax.qusac import agent, estimates, parts, rollouts
+from qusac_jax.qusac import state as state_lib
+
+_LINE = 5_000  # updates between two lines
+_LATER = 100  # steps, for the last column
+_LEFT = 0.02  # of U, that comes after the rollouts' end
+_MAX_STEPS = 1_000
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    updates: int
+    said: float  # sqrt(U) by the U-net, median over states
+    met: float  # sqrt(U) of the rollouts, likewise
+    ratio: float  # of U, likewise
+    rank_correlation: float  # of U over states, Spearman's; NaN where all are alike
+    first: float  # propagated at the first step, likewise
+    later: float  # and after `_LATER` steps
+
+
+def make_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    values = flags.FlagValues()
+    define: dict[str, Any] = {"flag_values": values}
+    flags.DEFINE_integer("num_updates", 20_000, "gradient updates; 0: none", 0, **define)
+    flags.DEFINE_integer("states", 400, "of D, to begin in", 2, **define)
+    flags.DEFINE_integer("rollouts", 8, "from each of them", 1, **define)
+    frozen.define_flags(values, seed_of="what is drawn")
+    return values
+
+
+def old_agent(
+    saved: SavedRun, old: qusac.TrainState, config: qusac.Config, seed: int
+) -> qusac.TrainState:
+    """The agent as it was saved, with empty buffers of the model for this configuration.
+
+    Args:
+        saved: the run.
+        old: its state, of one seed.
+        config: with networks of the same sizes, and a U-net.
+        seed: of what is drawn from now on.
+
+    Raises:
+        ValueError: if the configuration does not go with the saved weights and D.
+    """
+    if not (config.uses_unet and config.uses_model):
+        raise ValueError(
+            f"method {config.method!r} with critic_data {config.critic_data!r} trains no U-net "
+            "with a model; pass a run with one, such as of --method=upper_bound"
+        )
+    state = agent.init(jax.random.key(seed), config=config, task=saved.task)
+    kept = state._replace(learner=old.learner, dynamics=old.dynamics, replay=old.replay)
+    shapes = lambda tree: jax.tree.map(jnp.shape, tree)
+    if shapes(kept) != shapes(state):
+        raise ValueError(
+            "networks and replay_capacity must be those of the run; leave them out of --config_file"
+        )
+    return jax.tree.map(jnp.copy, kept)
+
+
+def measure(
+    saved: SavedRun,
+    state: qusac.TrainState,
+    config: qusac.Config,
+    *,
+    num_updates: int,
+    states: int,
+    num_rollouts: int,
+    line: int = _LINE,
+    report: Callable[[Row], None] = lambda row: None,
+) -> list[Row]:
+    """Learns on, refreshing rollouts as often as a run does, and compares.
+
+    Args:
+        saved: the run.
+        state: from `old_agent`; donated.
+        config: of it.
+        num_updates: rounded up to whole refreshes; 0 compares what was saved.
+        states: of D, drawn once.
+        num_rollouts: from each.
+        line: updates between two rows, rounded likewise.
+        report: called with each row.
+    """
+    jitted = lambda verb, **more: jax.jit(
+        functools.partial(verb, config=config, task=saved.task, **more), donate_argnums=0
+    )
+    per_refresh = config.rollout_interval * config.updates_per_step
+    roll_out = jitted(agent.roll_out)
+    learn = jitted(agent.learn, num_updates=per_refresh)
+    compared = jax.jit(
+        functools.partial(compare, config=config, task=saved.task, copies=num_rollouts)
+    )
+    key_slots, key = jax.random.split(state.key)
+    slots = jax.random.randint(key_slots, (states,), 0, state.replay.size)
+    observation = state.replay.data.observation[slots]
+    rows: list[Row] = []
+
+    def add_row(done: int) -> None:
+        rows.append(_row(done, *compared(state, observation, key)))
+        report(rows[-1])
+
+    add_row(0)
+    for done in range(per_refresh, num_updates + per_refresh, per_refresh):
+        if not num_updates:
+            break
+        state, _ = learn(roll_out(state))
+        if done // line != (done - per_refresh) // line or done >= num_updates:
+            add_row(done)
+    return rows
+
+
+def compare(
+    state: qusac.TrainState,
+    observation: jax.Array,
+    key: jax.Array,
+    *,
+    config: qusac.Config,
+    task: qusac.Task,
+    copies: int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """U by the U-net and by rollouts, and what is propagated along them.
+
+    Args:
+        state: of an agent with a U-net and a model.
+        observation: `[S, O]` where to begin.
+        key: consumed.
+        config: hyperparameters.
+        task: the environment's sizes.
+        copies: rollouts from each state.
+
+    Returns:
+        U `[S]` of the U-net, means over the policy's actions; U `[S]` met; and `[T, S]` propagated.
+    """
+    assert state.dynamics is not None
+    built, learner = parts.build(config, task.action_size), state.learner
+    predict = agent.predictor(state.dynamics, config, task)
+    count = len(observation)
+    members = config.num_members
+    padded = -(-count * copies // members) * members
+    start = jnp.resize(observation, (padded, observation.shape[-1]))
+    policy = lambda o, key: agent.act(state.actor, o, key, config=config, task=task)
+    horizon = math.log(_LEFT) / (2 * math.log(max(config.discount, _LEFT)))
+    steps = min(max(math.ceil(horizon), _LATER + 1), _MAX_STEPS)
+    key_roll, key_local = jax.random.split(key)
+    rolled, alive = rollouts.rollout(
+        state_lib.dynamics_model(config, task),
+        state.dynamics,
+        policy,
+        agent.termination(state.dynamics, config=config, task=task),
+        start.reshape(members, -1, start.shape[-1]),
+        key_roll,
+        length=steps,
+        randomize_members=True,
+    )
+    flat = jax.tree.map(lambda x: x.reshape(len(x), padded, *x.shape[3:]), (rolled, alive))
+
+    def at_step(step: Any) -> jax.Array:
+        (transition, is_alive), key = step
+        local = estimates.propagated_uncertainty(built, learner, transition, predict, key)
+        return jnp.where(is_alive, local, 0.0)
+
+    local = jax.lax.map(at_step, (flat, jax.random.split(key_local, len(flat[1]))))  # [T, padded]
+    by_state = lambda x: jnp.mean(
+        x[..., : count * copies].reshape(*x.shape[:-1], copies, count), axis=-2
+    )
+    met = by_state(jnp.tensordot(config.discount ** (2 * jnp.arange(len(local))), local, 1))
+    first = jax.tree.map(lambda x: x[0], flat[0])
+    no_q = jnp.zeros((1, 1, padded))  # nothing that a U-net reads
+    said = estimates.value_std(built, learner, first.observation, first.action, no_q)
+    return by_state(jnp.square(said)), met, by_state(local)
+
+
+def _row(done: int, said: jax.Array, met: jax.Array, local: jax.Array) -> Row:
+    return Row(
+        done,
+        float(jnp.median(jnp.sqrt(said))),
+        float(jnp.median(jnp.sqrt(met))),
+        float(jnp.median(said / jnp.maximum(met, jnp.finfo(met.dtype).tiny))),
+        float(np.corrcoef(*(scipy.stats.rankdata(x) for x in (said, met)))[0, 1]),
+        float(jnp.median(local[0])),
+        float(jnp.median(local[_LATER])),
+    )
+
+
+def run(options: Any, paths: Sequence[str]) -> None:
+    """Learns on as the flags say and prints the table."""
+    saved, step, old, config = frozen.load(options, paths)
+    state = old_agent(saved, old, config, options.seed)
+    changes = frozen.changes(saved.config, config) or "as it was"
+    print(f"{saved.spec.name}, step {step}, {int(state.replay.size)} transitions; {changes}")
+    print(
+        "| updates | sqrt(U), U-net | rollouts | ratio of U | rank correlation "
+        f"| propagated at first | after {_LATER} steps |"
+    )
+    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    measure(
+        saved,
+        state,
+        config,
+        num_updates=options.num_updates,
+        states=options.states,
+        num_rollouts=options.rollouts,
+        report=lambda row: print(
+            f"| {row.updates} | {row.said:.2f} | {row.met:.2f} | {row.ratio:.2f} "
+            f"| {row.rank_correlation:.2f} | {row.first:.3g} | {row.later:.3g} |",
+            flush=True,
+        ),
+    )
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags and prints the table; returns the exit code."""
+    options = make_flags()
+    study = functools.partial(run, options)
+    return cli.run_with(study, options, argv, __doc__ or "", positional="a run directory")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
