@@ -17,6 +17,8 @@ import jax
 from experiments import seeds
 from qusac_jax import _memory, qusac
 from qusac_jax.qusac import uncertainty
+from qusac_jax.qusac.rollouts import num_chunks
+from qusac_jax.qusac.state import num_rollouts
 
 # Learning steps that are timed, after one that compiles.
 _TIMED_STEPS = 5
@@ -25,7 +27,7 @@ _TYPICAL_EPOCHS = 3
 _FLOAT = 4  # bytes
 _FORWARD_AND_BACKWARD = 2  # activations, and the gradients with respect to them
 _LEAST_COPY = 10_000  # bytes of an environment, whose Python objects alone are as large
-_PARTS = ("D", "D_model", "D_1..D_N", "the U-net's rollouts", "networks", "work space")
+_PARTS = ("D", "D_model", "D_1..D_N", "networks", "work space")
 _SHARE_TO_LOWER = 0.05  # of all bytes; what takes less is not worth lowering
 
 
@@ -118,7 +120,7 @@ def update_flops(config: qusac.Config, task: qusac.Task) -> float:
     total = critic * groups * (1 + 3 + 2) + actor * (groups + 3)
     if config.uses_unet:
         total += unet * (1 + 3 + 2) + actor
-        if not config.uses_unet_data:
+        if not config.unet_looks_ahead:
             total += batch * _local_flops(config, task)
     return float(total)
 
@@ -162,7 +164,7 @@ def rollout_flops(config: qusac.Config, task: qusac.Task) -> float:
     # A penalty asks all members at each transition.
     predictions = 1 + (config.num_members if config.penalty else 0)
     each = predictions * _model_flops(config, task) + _actor_flops(config, task)
-    local = _local_flops(config, task) if config.uses_unet_data else 0.0
+    local = _local_flops(config, task) if config.unet_looks_ahead else 0.0
     return float(per_buffer * (buffers * each + local))
 
 
@@ -172,7 +174,6 @@ class Memory(NamedTuple):
     replay: int  # D
     model_data: int  # D_model
     member_data: int  # D_1..D_N together; 0 for critics that do not have their own
-    unet_data: int  # what a U-net learns from that looks several steps ahead; 0 for others
     networks: int  # weights and optimisers
     work: int  # activations of an update or a step of a fit, and the fit's shuffle of D
 
@@ -194,7 +195,6 @@ def memory(config: qusac.Config, task: qusac.Task, num_seeds: int) -> Memory:
         replay=size(state.replay),
         model_data=size(state.model_data),
         member_data=size(state.member_data),
-        unet_data=size(state.unet_data),
         networks=size((state.learner, state.dynamics)),
         work=num_seeds * max(_update_bytes(config, task), _fit_bytes(config, task)),
     )
@@ -204,11 +204,15 @@ def _update_bytes(config: qusac.Config, task: qusac.Task) -> int:
     """Activations of the critics, and of the local uncertainty, which no gradient goes through."""
     inputs = task.observation_size + task.action_size
     critics = config.num_groups * config.num_critics
-    floats = _FORWARD_AND_BACKWARD * critics * (inputs + sum(config.critic_hidden))
+    floats = config.batch_size * critics * (inputs + sum(config.critic_hidden))
+    ahead = 0
     if uncertainty.METHODS[config.method].reads_next_values:
-        next_states = config.num_members * _actions(config)
-        floats += next_states * critics * max(inputs, *config.critic_hidden, 1)
-    return _FLOAT * config.batch_size * floats
+        pairs = config.batch_size
+        if config.unet_looks_ahead:  # a step of all rollouts that advance together
+            _, pairs = num_chunks(num_rollouts(config), config.num_members)
+        next_states = pairs * config.num_members * _actions(config)
+        ahead = next_states * critics * max(inputs, *config.critic_hidden, 1)
+    return _FLOAT * (_FORWARD_AND_BACKWARD * floats + ahead)
 
 
 def _fit_bytes(config: qusac.Config, task: qusac.Task) -> int:
@@ -281,12 +285,11 @@ def _behind(config: qusac.Config, has_dataset: bool) -> Sequence[Sequence[str]]:
         () if has_dataset else ("replay_capacity",),
         rollouts,
         ("num_members", *rollouts),
-        rollouts,
         ("num_members",),
         ("batch_size", *of_fits, "num_members", "gap_samples"),
     )
     flags = [tuple(f"--config.{name}" for name in names) for names in fields]
-    flags[4] += ("the layer sizes",)
+    flags[3] += ("the layer sizes",)
     return flags
 
 

@@ -50,7 +50,6 @@ def filled_state(config: Config, task: Task, num_seeds: int, count: int) -> agen
         replay=_filled(state.replay, count),
         model_data=_filled(state.model_data),
         member_data=_filled(state.member_data),
-        unet_data=_filled(state.unet_data),
     )
 
 

@@ -50,6 +50,14 @@ def load(options: Any, paths: Sequence[str]) -> Frozen:
     return Frozen(saved, step, jax.tree.map(lambda x: x[index], saved.state(step)), config)
 
 
+def check_fixed(before: qusac.Config, after: qusac.Config, names: Sequence[str]) -> None:
+    """Raises `ValueError` if one of these hyperparameters is not that of the run."""
+    for name in names:
+        known, given = getattr(before, name), getattr(after, name)
+        if given != known:
+            raise ValueError(f"{name} must be that of the run, {known}, got {given}")
+
+
 def changes(before: qusac.Config, after: qusac.Config) -> str:
     """What is set otherwise, of the models and besides; empty if nothing is."""
     old, new = (

@@ -69,10 +69,7 @@ def new_agent(
     """
     if not config.uses_model:
         raise ValueError("critic_data 'replay' uses no model; run experiments.online for it")
-    for name in _FIXED:
-        given, known = getattr(config, name), getattr(saved.config, name)
-        if given != known:
-            raise ValueError(f"{name} must be that of the run, {known}, got {given}")
+    frozen.check_fixed(saved.config, config, _FIXED)
     state = agent.init(jax.random.key(seed), config=config, task=saved.task)
     learner = normalization.taken_over(state.learner, old.learner)._replace(
         log_temperature=old.learner.log_temperature,

@@ -3,14 +3,14 @@
 The agent of a saved run learns on from the D and the models that it has, without a step in the
 environment and without a fit, and with other hyperparameters if `--config_file` names some. With
 nothing new to know, U should come to what the policy meets in the models: the discounted sum of
-what the UBE propagates along their rollouts. A policy is drawn to where the U-net is wrong upwards,
-so that it may not.
+what the UBE propagates along their rollouts. But a policy is drawn to where the U-net is too high,
+and U may stay above it.
 
 Prints, each 5,000 updates, for states of D and the policy's actions: sqrt(U) of the U-net and of
 rollouts, the ratio of the two U (medians), their rank correlation, and what is propagated at the
 start and after 100 steps of the rollouts.
 
-Axes: N members, B rollouts per member, T steps, O observation size.
+Axes: S states, T steps, O observation size.
 """
 
 import functools
@@ -35,7 +35,21 @@ from qusac_jax.qusac import state as state_lib
 _LINE = 5_000  # updates between two lines
 _LATER = 100  # steps, for the last column
 _LEFT = 0.02  # of U, that comes after the rollouts' end
-_MAX_STEPS = 1_000
+_MAX_STEPS = 1_000  # which is too few for a discount above 0.998
+# What the saved weights, models and D decide.
+_FIXED = (
+    "method",
+    "dynamics",
+    "num_members",
+    "num_critics",
+    "critic_data",
+    "discount",
+    "normalize_observations",
+    "actor_hidden",
+    "critic_hidden",
+    "unet_hidden",
+    "replay_capacity",
+)
 
 
 class Row(NamedTuple):
@@ -69,24 +83,20 @@ def old_agent(
     Args:
         saved: the run.
         old: its state, of one seed.
-        config: with networks of the same sizes, and a U-net.
+        config: of it from now on.
         seed: of what is drawn from now on.
 
     Raises:
         ValueError: if the configuration does not go with the saved weights and D.
     """
-    if not (config.uses_unet and config.uses_model):
+    frozen.check_fixed(saved.config, config, _FIXED)
+    if not config.uses_unet:
         raise ValueError(
-            f"method {config.method!r} with critic_data {config.critic_data!r} trains no U-net "
-            "with a model; pass a run with one, such as of --method=upper_bound"
+            f"method {config.method!r} trains no U-net; pass a run of another, such as "
+            "--method=upper_bound"
         )
     state = agent.init(jax.random.key(seed), config=config, task=saved.task)
     kept = state._replace(learner=old.learner, dynamics=old.dynamics, replay=old.replay)
-    shapes = lambda tree: jax.tree.map(jnp.shape, tree)
-    if shapes(kept) != shapes(state):
-        raise ValueError(
-            "networks and replay_capacity must be those of the run; leave them out of --config_file"
-        )
     return jax.tree.map(jnp.copy, kept)
 
 
@@ -122,7 +132,8 @@ def measure(
     compared = jax.jit(
         functools.partial(compare, config=config, task=saved.task, copies=num_rollouts)
     )
-    key_slots, key = jax.random.split(state.key)
+    key_run, key_slots, key = jax.random.split(state.key, 3)
+    state = state._replace(key=key_run)
     slots = jax.random.randint(key_slots, (states,), 0, state.replay.size)
     observation = state.replay.data.observation[slots]
     rows: list[Row] = []
@@ -133,8 +144,6 @@ def measure(
 
     add_row(0)
     for done in range(per_refresh, num_updates + per_refresh, per_refresh):
-        if not num_updates:
-            break
         state, _ = learn(roll_out(state))
         if done // line != (done - per_refresh) // line or done >= num_updates:
             add_row(done)

@@ -24,7 +24,6 @@ from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import multistep, normalization, replay
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.model import fit, predict, predictor, refresh, roll_out, termination
-from qusac_jax.qusac.replay import Buffer
 from qusac_jax.qusac.state import TrainState, act, init, model_capacity
 from qusac_jax.task import Task, Transition
 
@@ -177,16 +176,8 @@ def _learn(
 
     def update(learner: learner_lib.Learner, key: chex.PRNGKey):
         key_batch, key_update = jax.random.split(key)
-        critic_batch, policy_batch, unet_batch = _sample_batches(state, key_batch, config)
-        updated, metrics = learner_lib.update(
-            learner,
-            critic_batch,
-            policy_batch,
-            predict,
-            key_update,
-            config=config,
-            unet_batch=unet_batch,
-        )
+        batches = _sample_batches(state, key_batch, config)
+        updated, metrics = learner_lib.update(learner, *batches, predict, key_update, config=config)
         count = jnp.where(counts, updated.num_updates, learner.num_updates)
         return updated._replace(num_updates=count), metrics
 
@@ -205,16 +196,18 @@ def _schedule_has_begun(state: TrainState, config: Config) -> jax.Array | bool:
 
 def _sample_batches(
     state: TrainState, key: chex.PRNGKey, config: Config
-) -> tuple[multistep.Steps, Transition, multistep.Steps | None]:
+) -> tuple[multistep.Steps, Transition | multistep.Ahead]:
     """One batch per critic group `[N, B, ...]`, and one for U-net and actor `[B, ...]`.
 
-    The first `num_real` transitions of each are from D, the others by the model. The third is the
-    U-net's own if it looks several steps ahead, `[B, ...]`, all by the model.
+    The first `num_real` transitions of each are from D, the others by the model.
     """
     key_critic, key_policy = jax.random.split(key)
     unchanged = lambda transition: transition
+    # What is propagated at transitions of D is up to the learner, which knows the critics.
+    with_nothing = lambda real: multistep.ahead(real, jnp.zeros_like(real.reward), 1, 0.0)
+    as_model = with_nothing if config.unet_looks_ahead else unchanged
 
-    def sample(model_data: Buffer | None, key: chex.PRNGKey, as_model: Any = unchanged) -> Any:
+    def sample(model_data: Any, key: chex.PRNGKey, as_model: Any = unchanged) -> Any:
         if model_data is None:
             return replay.sample(state.replay, key, config.batch_size)
         if not config.num_real:
@@ -229,12 +222,9 @@ def _sample_batches(
         as_steps = functools.partial(sample, as_model=multistep.single)
         critic = jax.vmap(as_steps)(state.member_data, keys)
     else:
-        shared = multistep.single(sample(state.model_data, key_critic))
+        shared = multistep.single(sample(state.model_data, key_critic, as_model))
         critic = jax.tree.map(lambda x: x[None], shared)
-    unet = None
-    if state.unet_data is not None:
-        unet = replay.sample(state.unet_data, jax.random.fold_in(key_policy, 1), config.batch_size)
-    return critic, sample(state.model_data, key_policy), unet
+    return critic, sample(state.model_data, key_policy, as_model)
 
 
 def _check_shapes(given: Transition, there: Transition, lead: tuple[int, ...]) -> None:

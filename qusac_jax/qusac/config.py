@@ -118,7 +118,9 @@ class Config:
     critic_steps: int = checked(  # that a target looks ahead in D_1..D_N, at most k
         1, _fields.integer(1, "1 is the paper's, 5 is what explore uses", most=MOST_STEPS)
     )
-    unet_steps: int = checked(  # that a target of the U-net looks ahead in D_model, at most k
+    # That a target of the U-net looks ahead in D_model, at most k. Above 1, what the UBE propagates
+    # is that of the critics and members that were there when the rollouts were made.
+    unet_steps: int = checked(
         1, _fields.integer(1, "1 is the paper's, 10 is what explore uses", most=MOST_STEPS)
     )
     gap_samples: int = checked(  # actions per next state in the gap term of exact_ube
@@ -294,9 +296,9 @@ class Config:
         return uncertainty.METHODS[self.method].local is not None
 
     @property
-    def uses_unet_data(self) -> bool:
+    def unet_looks_ahead(self) -> bool:
         """Whether the U-net learns from several steps of rollouts as one."""
-        return self.uses_unet and self.unet_steps > 1
+        return self.uses_unet and min(self.unet_steps, self.rollout_length) > 1
 
     @property
     def num_groups(self) -> int:

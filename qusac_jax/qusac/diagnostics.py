@@ -3,6 +3,8 @@
 Axes: B batch, O observation size.
 """
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ from qusac_jax.qusac import (
     fitting_data,
     learner,
     losses,
+    multistep,
     networks,
     replay,
     uncertainty,
@@ -63,13 +66,13 @@ def diagnose(
         not predict, and the share of the other transitions there for which it predicts one; 0 where
         there are none.
     """
-    source = state.replay if state.model_data is None else state.model_data
+    source: Any = state.replay if state.model_data is None else state.model_data
     key_batch, key_values = jax.random.split(key)
     count = _NUM_BATCHES * config.batch_size
     real = replay.sample(state.replay, key_batch, count)
     batch = jax.tree.map(
         lambda model, real: jnp.where(source.size > 0, model, real),
-        replay.sample(source, key_batch, count),
+        multistep.plain(replay.sample(source, key_batch, count)),
         real,
     )
     parts = learner.build(config, task.action_size)

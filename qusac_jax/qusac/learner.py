@@ -20,12 +20,11 @@ __all__ = ["Learner", "Parts", "build", "init", "update"]
 def update(
     learner: Learner,
     critic_batch: multistep.Steps,
-    policy_batch: replay.Transition,
+    policy_batch: replay.Transition | multistep.Ahead,
     predict: Predict | None,
     key: chex.PRNGKey,
     *,
     config: Config,
-    unet_batch: multistep.Steps | None = None,
 ) -> tuple[Learner, dict[str, jax.Array]]:
     """One gradient update: U-net, critics, targets, actor, temperature, in this order.
 
@@ -35,12 +34,11 @@ def update(
         learner: what to update.
         critic_batch: `[N, B, ...]`, one batch per critic group, `config.num_real` steps of D
             first.
-        policy_batch: `[B, ...]` for the U-net and the actor.
+        policy_batch: `[B, ...]` for the U-net and the actor, `config.num_real` transitions of D
+            first; `Ahead` for a U-net that looks several steps ahead.
         predict: the model, for methods that look ahead; None without one.
         key: consumed.
         config: hyperparameters.
-        unet_batch: `[B, ...]` for a U-net that looks several steps ahead: its rewards are what the
-            UBE propagates along them. None takes a step from `policy_batch`.
 
     Returns:
         The new learner, and losses and means as named scalars.
@@ -50,14 +48,14 @@ def update(
     metrics: dict[str, jax.Array] = {}
     if config.uses_unet:
         key_unet, key_local = jax.random.split(key_unet)
-        if unet_batch is None:
-            local = propagated_uncertainty(parts, learner, policy_batch, predict, key_local)
-            unet_batch = multistep.single(policy_batch._replace(reward=local))
+        unet_batch = _ahead(parts, learner, policy_batch, predict, key_local)
         learner, unet_metrics = _update_unet(parts, learner, unet_batch, key_unet)
         metrics |= unet_metrics
     learner, metrics["critic_loss"] = _update_critic(parts, learner, critic_batch, key_critic)
     learner = _update_targets(parts, learner)
-    learner, log_prob, actor_metrics = _update_actor(parts, learner, policy_batch, key_actor)
+    learner, log_prob, actor_metrics = _update_actor(
+        parts, learner, policy_batch.observation, key_actor
+    )
     learner = _update_temperature(parts, learner, log_prob)
     learner = learner._replace(num_updates=learner.num_updates + 1)
     return learner, metrics | actor_metrics | {"alpha": jnp.exp(learner.log_temperature)}
@@ -97,27 +95,47 @@ def _regularization(regularizer: str, config: Config, q: jax.Array) -> jax.Array
     return config.regularizer_weight * REGULARIZERS[regularizer](q, is_real)
 
 
+def _ahead(
+    parts: Parts,
+    learner: Learner,
+    batch: replay.Transition | multistep.Ahead,
+    predict: Predict | None,
+    key: chex.PRNGKey,
+) -> multistep.Ahead:
+    """What the U-net learns from: steps of rollouts, and single ones where none follows."""
+
+    def single(batch: replay.Transition) -> multistep.Ahead:
+        local = propagated_uncertainty(parts, learner, batch, predict, key)
+        return multistep.ahead(batch, local, 1, parts.config.discount)
+
+    if isinstance(batch, replay.Transition):
+        return single(batch)
+    num_real = parts.config.num_real
+    if not num_real:
+        return batch
+    real = jax.tree.map(lambda x: x[:num_real], multistep.plain(batch))
+    return jax.tree.map(
+        lambda known, x: jnp.concatenate([known, x[num_real:]]), single(real), batch
+    )
+
+
 def _update_unet(
     parts: Parts,
     learner: Learner,
-    batch: multistep.Steps,
+    batch: multistep.Ahead,
     key: chex.PRNGKey,
 ) -> tuple[Learner, dict[str, jax.Array]]:
-    """A step of the U-net; rewards of `batch` are what the UBE propagates."""
     config = parts.config
-    discounts = multistep.discounts(batch, config.discount**2)
-    # Per step. No U exceeds what the largest mean over several steps would come to in the long run.
-    local = batch.reward * jnp.where(
-        batch.num_steps > 1, (1.0 - config.discount**2) / (1.0 - discounts), 1.0
+    # No U exceeds what the largest mean over several steps would come to in the long run.
+    local_max = jnp.maximum(
+        jnp.max(batch.per_step), learner.local_max * (1.0 - config.local_max_decay)
     )
-    local_max = jnp.maximum(jnp.max(local), learner.local_max * (1.0 - config.local_max_decay))
-    next_action, _ = networks.sample_action(parts.actor, learner.actor, batch.next_observation, key)
-    next_log_u = networks.apply(
-        parts.unet, learner.target_unet, batch.next_observation, next_action
-    )
+    next_action, _ = networks.sample_action(parts.actor, learner.actor, batch.led_to, key)
+    next_log_u = networks.apply(parts.unet, learner.target_unet, batch.led_to, next_action)
     unit = parts.method.unit
     next_u = unit * networks.to_variance(next_log_u)
-    target = losses.unet_target(batch.reward, discounts, next_u)
+    discounts = multistep.discounts(batch, config.discount**2)
+    target = losses.unet_target(batch.propagated, discounts, next_u)
     if config.clip_u:
         # The fixed point U = E[sum of γ^2t local] lies below this cap, so it stays where it is.
         target = jnp.minimum(target, config.u_per_local * local_max)
@@ -131,7 +149,7 @@ def _update_unet(
     learner = learner._replace(
         unet=optax.apply_updates(learner.unet, updates), unet_opt=opt, local_max=local_max
     )
-    return learner, {"unet_loss": value, "local_uncertainty": jnp.mean(local)}
+    return learner, {"unet_loss": value, "local_uncertainty": jnp.mean(batch.per_step)}
 
 
 def _update_targets(parts: Parts, learner: Learner) -> Learner:
@@ -143,14 +161,14 @@ def _update_targets(parts: Parts, learner: Learner) -> Learner:
 
 
 def _update_actor(
-    parts: Parts, learner: Learner, batch: replay.Transition, key: chex.PRNGKey
+    parts: Parts, learner: Learner, observation: jax.Array, key: chex.PRNGKey
 ) -> tuple[Learner, jax.Array, dict[str, jax.Array]]:
     risk = current_risk(parts, learner)
 
     def loss(params: networks.Params):
-        action, log_prob = networks.sample_action(parts.actor, params, batch.observation, key)
-        q = networks.apply(parts.critic, learner.critic, batch.observation, action)
-        std = value_std(parts, learner, batch.observation, action, q)
+        action, log_prob = networks.sample_action(parts.actor, params, observation, key)
+        q = networks.apply(parts.critic, learner.critic, observation, action)
+        std = value_std(parts, learner, observation, action, q)
         temperature = jnp.exp(learner.log_temperature)
         value = losses.actor_loss(q, std, log_prob, temperature, risk)
         metrics = {

@@ -173,7 +173,7 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
     # Fits are rarer, and rollouts may start where D was not yet at the last one.
     dynamics = fitting_data.with_range(state.dynamics, state.replay, config.dynamics)
     starts, key = _starts(state, key, config, task)
-    buffers = rollouts.refill(
+    model_data, member_data = rollouts.refill(
         dynamics_model(config, task),
         dynamics,
         policy,
@@ -181,27 +181,28 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
         starts,
         state.model_data,
         state.member_data,
-        state.unet_data,
         key,
         num_rollouts=num_rollouts(config),
         length=config.rollout_length,
         critic_steps=config.critic_steps,
         discount=config.discount,
-        propagated=_propagated(state, dynamics, config, task) if config.uses_unet_data else None,
+        look_ahead=_look_ahead(state, dynamics, config, task),
         random_first_actions=config.random_first_actions,
         penalty=_penalty(config),
     )
-    return state._replace(dynamics=dynamics, **buffers._asdict())
+    return state._replace(dynamics=dynamics, model_data=model_data, member_data=member_data)
 
 
-def _propagated(
+def _look_ahead(
     state: TrainState, dynamics: dynamics_lib.Dynamics, config: Config, task: Task
-) -> rollouts.Propagated:
-    """What the U-net learns from rollouts, by the critics and the policy that make them."""
+) -> rollouts.LookAhead | None:
+    """What the U-net learns from rollouts, by critics, policy and members as they are now."""
+    if not config.unet_looks_ahead:
+        return None
     parts = build(config, task.action_size)
     predict = predictor(dynamics, config, task)
 
-    def steps(rollout: Transition, key: chex.PRNGKey) -> multistep.Steps:
+    def look_ahead(rollout: Transition, key: chex.PRNGKey) -> multistep.Ahead:
         def local(step: tuple[Transition, chex.PRNGKey]) -> jax.Array:
             transition, key = step
             flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), transition)
@@ -210,10 +211,10 @@ def _propagated(
 
         # One step of all rollouts at a time: methods that look ahead hold N times as much and more.
         keys = jax.random.split(key, config.rollout_length)
-        rollout = rollout._replace(reward=jax.lax.map(local, (rollout, keys)))
-        return multistep.along(rollout, config.unet_steps, config.discount**2)
+        values = jax.lax.map(local, (rollout, keys))
+        return multistep.ahead(rollout, values, config.unet_steps, config.discount)
 
-    return steps
+    return look_ahead
 
 
 def _starts(

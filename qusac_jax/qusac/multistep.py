@@ -1,4 +1,4 @@
-"""Several steps of a rollout as one, so that critics look further ahead than a step.
+"""Several steps of a rollout as one, so that critics and U-net look further ahead than a step.
 
 Axes: K rollout length, O observation size, A action size.
 """
@@ -24,11 +24,63 @@ class Steps(NamedTuple):
     num_steps: jax.Array  # [...] uint8, n; 0 where the episode ends, so that no value follows
 
 
-def single(transition: Transition) -> Steps:
+class Ahead(NamedTuple):
+    """A transition of a rollout, and what a U-net learns of the steps that follow.
+
+    The first five fields are those of `Transition`.
+    """
+
+    observation: jax.Array  # [..., O]
+    action: jax.Array  # [..., A]
+    reward: jax.Array  # [...]
+    next_observation: jax.Array  # [..., O]
+    terminated: jax.Array  # [...] bool
+    propagated: jax.Array  # [...] sum of γ^2i of what the UBE propagates at n steps
+    per_step: jax.Array  # [...] mean of these, weighted likewise
+    led_to: jax.Array  # [..., O] where they lead
+    num_steps: jax.Array  # [...] uint8, n; 0 where the episode ends
+
+
+def plain(transition: Transition | Ahead) -> Transition:
+    """The transition alone."""
+    return Transition(*transition[: len(Transition._fields)])
+
+
+def single(transition: Transition | Ahead) -> Steps:
     """One step each, `[...]` of `[...]`."""
-    observation, action, reward, next_observation, terminated = transition
-    goes_on = jnp.logical_not(terminated).astype(jnp.uint8)
-    return Steps(observation, action, reward, next_observation, goes_on)
+    goes_on = jnp.logical_not(transition.terminated).astype(jnp.uint8)
+    return Steps(
+        transition.observation,
+        transition.action,
+        transition.reward,
+        transition.next_observation,
+        goes_on,
+    )
+
+
+def ahead(rollout: Transition, local: jax.Array, num_steps: int, discount: float) -> Ahead:
+    """What a U-net learns that looks up to `num_steps` ahead, from each state of a rollout.
+
+    Args:
+        rollout: `[K, ...]`, as for `along`.
+        local: `[K, ...]` what the UBE propagates at its pairs.
+        num_steps: the most, in [1, `MOST_STEPS`]; 1 for single transitions, too.
+        discount: γ, of values.
+
+    Returns:
+        `[K, ...]`.
+    """
+    summed, weight = (
+        along(rollout._replace(reward=x), num_steps, discount**2)
+        for x in (local, jnp.ones_like(local))
+    )
+    return Ahead(
+        *rollout,
+        propagated=summed.reward,
+        per_step=summed.reward / weight.reward,
+        led_to=summed.next_observation,
+        num_steps=summed.num_steps,
+    )
 
 
 def along(rollout: Transition, num_steps: int, discount: float) -> Steps:
@@ -67,7 +119,7 @@ def along(rollout: Transition, num_steps: int, discount: float) -> Steps:
     return jax.lax.fori_loop(0, num_steps - 1, a_step_more, one)
 
 
-def discounts(steps: Steps, discount: float) -> jax.Array:
+def discounts(steps: Steps | Ahead, discount: float) -> jax.Array:
     """What the value that follows is multiplied by, `[...]`: γ^n, or 0 after an end."""
     powers = jnp.power(jnp.float32(discount), steps.num_steps.astype(jnp.float32))
     return jnp.where(steps.num_steps > 0, powers, 0.0)

@@ -6,10 +6,10 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax.qusac.multistep import Steps
+from qusac_jax.qusac.multistep import Ahead, Steps
 from qusac_jax.task import Transition
 
-Data = TypeVar("Data", Transition, Steps)
+Data = TypeVar("Data", Transition, Steps, Ahead)
 
 
 class Buffer(NamedTuple, Generic[Data]):

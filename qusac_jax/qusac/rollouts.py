@@ -19,8 +19,9 @@ from qusac_jax.qusac.starts import Starts
 from qusac_jax.task import TerminationFn
 
 Policy = Callable[[jax.Array, chex.PRNGKey], jax.Array]
-# Of a rollout `[K, N, B, ...]`: several steps as one, with what a UBE propagates for a reward.
-Propagated = Callable[[replay.Transition, chex.PRNGKey], multistep.Steps]
+# Of rollouts `[K, N, B, ...]`: with what a U-net learns of the steps that follow.
+LookAhead = Callable[[replay.Transition, chex.PRNGKey], multistep.Ahead]
+ModelData = replay.Buffer[replay.Transition] | replay.Buffer[multistep.Ahead]
 
 # Rollouts that advance together: enough to fill matrix units, few enough to stay in a CPU's cache.
 CHUNK = 2_000
@@ -146,7 +147,7 @@ def _draw(
     order = inverse = None
     if randomize_members:
         order = jax.random.permutation(key_order, num_rollouts)
-        inverse = jnp.zeros_like(order).at[order].set(jnp.arange(num_rollouts), unique_indices=True)
+        inverse = jnp.argsort(order)
     noise = jax.random.normal(key_noise, (num_rollouts * num_outputs,))
     return _Draws(is_first, key_action, noise, order, inverse)
 
@@ -161,34 +162,25 @@ def num_chunks(num_rollouts: int, num_members: int) -> tuple[int, int]:
     return chunks, per_member * num_members
 
 
-class Buffers(NamedTuple):
-    """What rollouts are stored in, as `TrainState` has them."""
-
-    model_data: replay.Buffer[replay.Transition]
-    member_data: replay.Buffer[multistep.Steps] | None
-    unet_data: replay.Buffer[multistep.Steps] | None
-
-
 def refill(
     model: DynamicsNetwork,
     dynamics: dynamics_lib.Dynamics,
     policy: Policy,
     termination: TerminationFn,
     starts: Starts,
-    model_data: replay.Buffer[replay.Transition],
+    model_data: ModelData,
     member_data: replay.Buffer[multistep.Steps] | None,
-    unet_data: replay.Buffer[multistep.Steps] | None,
     key: chex.PRNGKey,
     *,
     num_rollouts: int,
     length: int,
     critic_steps: int,
     discount: float,
-    propagated: Propagated | None = None,
+    look_ahead: LookAhead | None = None,
     random_first_actions: float = 0.0,
     penalty: Penalty | None = None,
-) -> Buffers:
-    """Adds new rollouts to D_model, to D_1..D_N and to what the U-net learns from.
+) -> tuple[ModelData, replay.Buffer[multistep.Steps] | None]:
+    """Adds new rollouts to D_model and to D_1..D_N.
 
     Args:
         model: the dynamics module.
@@ -199,24 +191,19 @@ def refill(
         model_data: D_model, receives `num_rollouts` member-randomized rollouts.
         member_data: D_1..D_N with leaves `[N, ...]`, each receives `num_rollouts`
             member-consistent ones; None where nobody reads them.
-        unet_data: receives the rollouts of D_model as `propagated` has them; None likewise.
         key: consumed.
         num_rollouts: made at once, see `state.num_rollouts`.
         length: K.
         critic_steps: the most steps that D_1..D_N take as one.
         discount: γ, of these.
-        propagated: what a U-net learns from a rollout; needed with `unet_data`.
+        look_ahead: what D_model holds of a rollout, for a U-net that looks several steps ahead;
+            None for its transitions.
         random_first_actions: see `rollout`.
         penalty: see `rollout`.
 
     Returns:
-        The three buffers.
-
-    Raises:
-        ValueError: for `unet_data` without `propagated`.
+        The two buffers.
     """
-    if unet_data is not None and propagated is None:
-        raise ValueError("unet_data needs propagated, got None; pass what a U-net learns")
     chunks, size = num_chunks(num_rollouts, model.num_members)
 
     def roll(key: chex.PRNGKey, per_member: int, randomize: bool) -> Any:
@@ -237,24 +224,23 @@ def refill(
         )
 
     def chunk(carry, key: chex.PRNGKey):
-        model_data, member_data, unet_data = carry
-        key_randomized, key_consistent = jax.random.split(key)
+        model_data, member_data = carry
+        key_randomized, key_consistent, key_ahead = jax.random.split(key, 3)
         transitions, mask = roll(key_randomized, size // model.num_members, True)
-        flat = jax.tree.map(_flat_steps(3), (transitions, mask))
-        model_data = replay.add(model_data, *flat)
-        if unet_data is not None and propagated is not None:
-            steps = propagated(transitions, jax.random.fold_in(key_randomized, 1))
-            unet_data = replay.add(unet_data, *jax.tree.map(_flat_steps(3), (steps, mask)))
+        stored = transitions if look_ahead is None else look_ahead(transitions, key_ahead)
+        model_data = replay.add(model_data, *jax.tree.map(_flat_steps(3), (stored, mask)))
         if member_data is not None:
             transitions, mask = roll(key_consistent, size, False)
             steps = multistep.along(transitions, critic_steps, discount)
             by_member = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (steps, mask))
             flat = jax.tree.map(jax.vmap(_flat_steps(2)), by_member)
             member_data = jax.vmap(replay.add)(member_data, *flat)
-        return Buffers(model_data, member_data, unet_data), None
+        return (model_data, member_data), None
 
-    buffers = Buffers(model_data, member_data, unet_data)
-    return jax.lax.scan(chunk, buffers, jax.random.split(key, chunks))[0]
+    (model_data, member_data), _ = jax.lax.scan(
+        chunk, (model_data, member_data), jax.random.split(key, chunks)
+    )
+    return model_data, member_data
 
 
 def _flat_steps(num_axes: int) -> Callable[[jax.Array], jax.Array]:

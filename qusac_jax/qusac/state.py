@@ -24,10 +24,8 @@ class TrainState(NamedTuple):
     learner: learner_lib.Learner
     dynamics: dynamics_lib.Dynamics | None  # None without a model
     replay: Buffer[Transition]  # D
-    model_data: Buffer[Transition] | None  # D_model
+    model_data: Buffer[Transition] | Buffer[multistep.Ahead] | None  # D_model
     member_data: Buffer[multistep.Steps] | None  # D_1..D_N, leaves [N, ...]
-    # D_model for a U-net that looks several steps ahead: rewards are what the UBE propagates
-    unet_data: Buffer[multistep.Steps] | None
     key: chex.PRNGKey
 
     @property
@@ -49,7 +47,7 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
     """
     key_learner, key_dynamics, key_run = jax.random.split(key, 3)
     sizes = (task.observation_size, task.action_size)
-    dynamics = model_data = member_data = unet_data = None
+    dynamics = model_data = member_data = None
     if config.uses_model:
         dynamics = dynamics_lib.init(
             dynamics_model(config, task),
@@ -59,20 +57,20 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
         )
         capacity = model_capacity(config)
         model_data = replay.init(capacity, *sizes)
-        steps = replay.Buffer(multistep.single(model_data.data), *model_data[1:])
-        if config.uses_unet_data:
-            unet_data = jax.tree.map(jnp.copy, steps)
         if config.critic_data == "member":
+            steps = replay.Buffer(multistep.single(model_data.data), *model_data[1:])
             member_data = jax.tree.map(
                 lambda x: jnp.zeros((config.num_members, *x.shape), x.dtype), steps
             )
+        if config.unet_looks_ahead:
+            data = multistep.ahead(model_data.data, jnp.zeros(capacity), 1, config.discount)
+            model_data = replay.Buffer(jax.tree.map(jnp.zeros_like, data), *model_data[1:])
     return TrainState(
         learner=learner_lib.init(key_learner, config, *sizes),
         dynamics=dynamics,
         replay=replay.init(config.replay_capacity, *sizes),
         model_data=model_data,
         member_data=member_data,
-        unet_data=unet_data,
         key=key_run,
     )
 

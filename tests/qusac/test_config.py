@@ -157,10 +157,11 @@ def test_what_rollouts_and_their_share_of_a_batch_do_needs_them():
         Config(critic_steps=5, critic_data="model")
 
 
-def test_a_unet_looks_ahead_in_data_of_its_own():
-    assert Config(unet_steps=5).uses_unet_data
-    assert not Config(unet_steps=1).uses_unet_data
-    assert not Config(method="ensemble_var", unet_steps=5).uses_unet_data  # nothing is propagated
+def test_a_unet_looks_ahead_where_there_are_steps_to_look_at():
+    assert Config(unet_steps=5).unet_looks_ahead
+    assert not Config(unet_steps=1).unet_looks_ahead
+    assert not Config(unet_steps=5, rollout_length=1).unet_looks_ahead
+    assert not Config(method="ensemble_var", unet_steps=5).unet_looks_ahead  # nothing is propagated
 
 
 def test_mopo_and_combo_are_mbpo_on_half_and_half_with_one_thing_each():

@@ -276,45 +276,44 @@ def test_targets_of_the_unet_are_capped_at_the_bound(clip_u):
         assert float(u.min()) > 100.0 * bound
 
 
-def test_several_steps_of_the_unet_by_hand():
-    # A U-net that says the same everywhere: its target is what is propagated over n steps plus
-    # γ^2n of that, and nothing more after an end (n = 0).
-    config = dataclasses.replace(PROBE, discount=0.9, unet_steps=3, clip_u=False)
+@pytest.mark.parametrize("real_ratio", [0.0, 0.25])
+@pytest.mark.parametrize("clip_u", [False, True])
+def test_several_steps_of_the_unet_by_hand(real_ratio, clip_u):
+    # A U-net that says 20 everywhere: its target is what is propagated over n steps plus γ^2n times
+    # 20, and nothing more after an end (n = 0). Of a real transition, the first, nothing is known
+    # but what the critics say now, and they agree.
+    config = dataclasses.replace(
+        PROBE, discount=0.9, unet_steps=3, clip_u=clip_u, batch_size=4, real_ratio=real_ratio
+    )
     learner = learner_lib.init(jax.random.key(0), config, 1, 1)
     unet = jax.tree.map(jnp.zeros_like, learner.unet)
-    unet["params"]["MLP_0"]["Dense_2"]["bias"] = jnp.full(1, jnp.log(2.0))
-    learner = learner._replace(unet=unet, target_unet=jax.tree.map(jnp.copy, unet))
-    batch = jax.tree.map(lambda x: x[:3], one_step_batch(jax.random.key(0)))
-    steps = multistep.single(batch)._replace(
-        reward=jnp.array([1.0, 3.0, 5.0]), num_steps=jnp.array([1, 3, 0], jnp.uint8)
+    unet["params"]["MLP_0"]["Dense_2"]["bias"] = jnp.full(1, jnp.log(20.0))
+    learner = learner._replace(
+        unet=unet,
+        target_unet=jax.tree.map(jnp.copy, unet),
+        critic=jax.tree.map(jnp.zeros_like, learner.critic),
+    )
+    batch = jax.tree.map(lambda x: x[:4], chain_batch(jax.random.key(0), length=1_000_000))
+    assert not batch.terminated.any()
+    ahead = multistep.ahead(batch, jnp.full(4, 7.0), 1, 0.9)._replace(
+        propagated=jnp.array([1.0, 1.0, 3.0, 0.5]),
+        per_step=jnp.array([1.0, 1.0, 1.2, 0.25]),
+        num_steps=jnp.array([1, 1, 3, 0], jnp.uint8),
     )
     updated, metrics = learner_lib.update(
-        learner,
-        groups(config, batch),
-        batch,
-        None,
-        jax.random.key(1),
-        config=config,
-        unet_batch=steps,
+        learner, groups(config, batch), ahead, None, jax.random.key(1), config=config
     )
-    target = np.array([1.0 + 0.81 * 2.0, 3.0 + 0.81**3 * 2.0, 5.0])
+    target = np.array([1.0 + 0.81 * 20.0, 1.0 + 0.81 * 20.0, 3.0 + 0.81**3 * 20.0, 0.5])
+    local = np.array([1.0, 1.0, 1.2, 0.25])
+    if real_ratio:
+        target[0], local[0] = 0.81 * 20.0, 0.0
+    if clip_u:
+        target = np.minimum(target, 1.2 / 0.19)
     np.testing.assert_allclose(
-        metrics["unet_loss"], np.mean((np.log1p(target) - np.log(3.0)) ** 2), rtol=1e-5
+        metrics["unet_loss"], np.mean((np.log1p(target) - np.log(21.0)) ** 2), rtol=1e-5
     )
-    local = np.array([1.0, 3.0 * 0.19 / (1 - 0.81**3), 5.0])  # per step
     np.testing.assert_allclose(metrics["local_uncertainty"], local.mean(), rtol=1e-5)
-    np.testing.assert_allclose(updated.local_max, 5.0)
-    # What the policy meets in `policy_batch` is not looked at.
-    _, others = learner_lib.update(
-        learner,
-        groups(config, batch),
-        batch._replace(reward=batch.reward + 1.0),
-        None,
-        jax.random.key(1),
-        config=config,
-        unet_batch=steps,
-    )
-    assert others["unet_loss"] == metrics["unet_loss"]
+    np.testing.assert_allclose(updated.local_max, 1.2)
 
 
 @pytest.mark.slow

@@ -46,6 +46,25 @@ def test_steps_are_those_of_a_loop(rollout, num_steps):
             )
 
 
+@pytest.mark.parametrize("num_steps", [1, 3, K + 3])
+def test_what_a_unet_looks_ahead_at_is_that_of_a_loop(rollout, num_steps):
+    local = jnp.abs(rollout.reward)
+    ahead = multistep.ahead(rollout, local, num_steps, DISCOUNT)
+    assert all(a is b for a, b in zip(multistep.plain(ahead), rollout, strict=True))
+    steps = multistep.along(rollout._replace(reward=local), num_steps, DISCOUNT**2)
+    np.testing.assert_array_equal(ahead.propagated, steps.reward)
+    np.testing.assert_array_equal(ahead.led_to, steps.next_observation)
+    np.testing.assert_array_equal(ahead.num_steps, steps.num_steps)
+    for b in range(B):
+        end = ENDS.get(b, K - 1)
+        for k in range(end + 1):
+            weights = DISCOUNT ** (2 * np.arange(min(num_steps, end + 1 - k)))
+            there = np.asarray(local)[k : k + len(weights), b]
+            np.testing.assert_allclose(ahead.propagated[k, b], weights @ there, rtol=1e-5)
+            mean = weights @ there / weights.sum()
+            np.testing.assert_allclose(ahead.per_step[k, b], mean, rtol=1e-5)
+
+
 def test_more_steps_are_no_more_to_compile(rollout):
     sizes = [
         len(str(jax.make_jaxpr(lambda r, n=n: multistep.along(r, n, DISCOUNT))(rollout)))

@@ -175,10 +175,13 @@ def test_refill_writes_no_transition_after_termination():
     steps = replay.Buffer(multistep.single(empty.data), *empty[1:])
     members = jax.tree.map(lambda x: jnp.zeros((N, *x.shape), x.dtype), steps)
     # What is propagated at a state is 10 more than the state.
-    propagated = lambda rollout, key: multistep.along(
-        rollout._replace(reward=rollout.observation[..., 0] + 10.0), 2, 0.5
+    look_ahead = lambda rollout, key: multistep.ahead(
+        rollout, rollout.observation[..., 0] + 10.0, 2, 0.5**0.5
     )
-    model_data, member_data, unet_data = rollouts.refill(
+    empty = replay.Buffer(
+        multistep.ahead(empty.data, jnp.zeros(60), 1, 0.9), empty.position, empty.size
+    )
+    model_data, member_data = rollouts.refill(
         MODEL,
         counting_dynamics(),
         policy,
@@ -186,13 +189,12 @@ def test_refill_writes_no_transition_after_termination():
         starts.uniform(real),
         empty,
         members,
-        jax.tree.map(jnp.copy, steps),
         jax.random.key(0),
         num_rollouts=9,
         length=4,
         critic_steps=3,
         discount=0.9,
-        propagated=propagated,
+        look_ahead=look_ahead,
     )
     # From 0, member 0 makes two transitions, the others one.
     np.testing.assert_array_equal(member_data.size, [18, 9, 9])
@@ -206,15 +208,14 @@ def test_refill_writes_no_transition_after_termination():
     np.testing.assert_allclose(member_data.data.reward[0, :18], np.where(first, 1.9, 1.0))
     np.testing.assert_allclose(member_data.data.reward[1, :9], 2.0)
     np.testing.assert_array_equal(member_data.data.num_steps[0, :18], 0.0)
-    # D_model and what the U-net learns hold the same pairs in the same slots. From 0, member 0
-    # leads to 1, and whatever member to an end; the others end at once.
-    size = int(model_data.size)
-    assert int(unet_data.size) == size
-    np.testing.assert_array_equal(unet_data.data.observation, model_data.data.observation)
-    begins, ends = (
-        np.asarray(x)[:size]
-        for x in (model_data.data.observation[:, 0], model_data.data.terminated)
-    )
-    expected = np.where(begins == 1.0, 11.0, np.where(ends, 10.0, 10.0 + 0.5 * 11.0))
-    np.testing.assert_allclose(unet_data.data.reward[:size], expected)
-    np.testing.assert_array_equal(unet_data.data.num_steps[:size], 0)
+    # In D_model the U-net looks ahead. From 0, member 0 leads to 1, and from there every member to
+    # an end; the others end at once.
+    data = jax.tree.map(lambda x: np.asarray(x)[: int(model_data.size)], model_data.data)
+    begins = data.observation[:, 0]
+    expected = np.where(begins == 1.0, 11.0, np.where(data.terminated, 10.0, 10.0 + 0.5 * 11.0))
+    np.testing.assert_allclose(data.propagated, expected)
+    two_steps = (begins == 0.0) & ~data.terminated
+    assert 0 < two_steps.sum() < len(begins)
+    np.testing.assert_allclose(data.per_step, expected / np.where(two_steps, 1.5, 1.0))
+    np.testing.assert_array_equal(data.num_steps, 0)
+    assert (data.led_to[:, 0] > 1.5).all()

@@ -66,6 +66,9 @@ def test_the_agent_learns_on_and_D_and_models_stay(tiny_run):
     assert rows[0] == before
     assert [row.updates for row in rows] == [0, 2 * per_refresh, 3 * per_refresh]
     assert len({row.said for row in rows}) == 3
+    saved.config = dataclasses.replace(config, method="ensemble_var")
+    with pytest.raises(ValueError, match="trains no U-net"):
+        frozen_u.old_agent(saved, old, saved.config, seed=3)
 
 
 @pytest.mark.slow
@@ -78,8 +81,9 @@ def test_a_table_is_printed_and_mistakes_are_one_line(tiny_run, tmp_path, capsys
     assert "unet_steps 2" in out
     assert out.count("\n| ") == 4  # head, rule, before and after
     for fields, message in (
-        ({"unet_hidden": [7]}, "networks and replay_capacity must be those of the run"),
-        ({"method": "ensemble_var"}, "trains no U-net"),
+        ({"unet_hidden": [7]}, "unet_hidden must be that of the run"),
+        ({"method": "ensemble_var"}, "method must be that of the run"),
+        ({"dynamics.clip_observations": True}, "dynamics must be that of the run"),
     ):
         changes.write_text(json.dumps(fields))
         assert frozen_u.main([*command, f"--config_file={changes}"]) == 2
