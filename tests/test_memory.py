@@ -12,6 +12,7 @@ from experiments import cost, online, tabular, tabular_cost
 from qusac_jax import _memory, posterior, qusac
 from qusac_jax.environments import TERMINATIONS
 from qusac_jax.qusac.config import DynamicsConfig
+from qusac_jax.qusac.state import model_capacity
 from qusac_jax.tabular import agent, environments, experiment
 
 CPU = jax.devices("cpu")[:1]
@@ -182,3 +183,26 @@ def test_small_sizes_are_named_where_networks_are_larger():
     # What cannot be made small is not announced so.
     assert small_seconds(dataclasses.replace(paper, fit_every=1000, roll_out_every=600)) is None
     assert small_seconds(dataclasses.replace(paper, rollout_length=600)) is None
+
+
+def test_what_a_unet_looks_ahead_at_is_counted():
+    task = qusac.Task(17, 6, TERMINATIONS["walker2d"])
+    one, ten = (
+        dataclasses.replace(qusac.presets.get("explore"), method="exact_ube", unet_steps=n)
+        for n in (1, 10)
+    )
+    before, after = (cost.memory(config, task, 1) for config in (one, ten))
+    transitions = model_capacity(ten)
+    # Two floats, an observation and a byte for each transition of D_model.
+    assert after.model_data - before.model_data == transitions * (4 * (17 + 2) + 1)
+    assert after.member_data == before.member_data
+    # Looked ahead at are 2,000 rollouts at once, in place of a batch of 256.
+    assert 5 * before.work < after.work
+    # And at each of their 10 steps once, in place of at each of 500 updates of 256.
+    updates = [
+        config.rollout_interval * 10 * cost.update_flops(config, task) for config in (one, ten)
+    ]
+    rollouts = [cost.rollout_flops(config, task) for config in (one, ten)]
+    per_pair = (rollouts[1] - rollouts[0]) / transitions
+    assert per_pair > 0
+    np.testing.assert_allclose((updates[0] - updates[1]) / (500 * 256), per_pair)
