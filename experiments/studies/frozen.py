@@ -1,7 +1,8 @@
 """What the studies share that learn anew from a saved run, which stays as it is."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ from absl import flags
 from experiments import cli, config_file, jax_settings, run_command
 from experiments.saved_run import SavedRun
 from qusac_jax import qusac
+from qusac_jax.qusac import agent
 
 
 class Frozen(NamedTuple):
@@ -48,6 +50,45 @@ def load(options: Any, paths: Sequence[str]) -> Frozen:
     if options.config_file is not None:
         config = config_file.changed(config, config_file.read(options.config_file))
     return Frozen(saved, step, jax.tree.map(lambda x: x[index], saved.state(step)), config)
+
+
+def learn_on(
+    state: qusac.TrainState, config: qusac.Config, task: qusac.Task, *, num_updates: int, line: int
+) -> Iterator[tuple[int, qusac.TrainState, agent.Metrics]]:
+    """Learns from D and models as they are, refreshing rollouts as often as a run does.
+
+    Args:
+        state: of one seed; donated.
+        config: hyperparameters.
+        task: the environment's sizes and termination.
+        num_updates: rounded up to whole refreshes.
+        line: updates between two results, likewise.
+
+    Yields:
+        The updates done, the state, which is donated when the next result is asked for, and the
+        metrics of the last update, `[]` each; also at the end.
+    """
+    jitted = lambda verb, **more: jax.jit(
+        functools.partial(verb, config=config, task=task, **more), donate_argnums=0
+    )
+    per_refresh = config.rollout_interval * config.updates_per_step
+    roll_out = jitted(agent.roll_out)
+    learn = jitted(agent.learn, num_updates=per_refresh)
+    for done in range(per_refresh, num_updates + per_refresh, per_refresh):
+        state, metrics = learn(roll_out(state))
+        if done // line != (done - per_refresh) // line or done >= num_updates:
+            yield done, state, metrics
+
+
+def main(
+    values: flags.FlagValues,
+    run: Callable[[Any, Sequence[str]], None],
+    argv: Sequence[str],
+    doc: str | None,
+) -> int:
+    """Parses the flags of a study of a saved run and runs it; returns the exit code."""
+    study = functools.partial(run, values)
+    return cli.run_with(study, values, argv, doc or "", positional="a run directory")
 
 
 def check_fixed(before: qusac.Config, after: qusac.Config, names: Sequence[str]) -> None:

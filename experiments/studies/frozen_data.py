@@ -10,7 +10,6 @@ Prints, each 10,000 updates, what the mean actions return without action cost, a
 that episodes begin in the value Q and the discounted return that came of them.
 """
 
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli, evaluation
+from experiments import evaluation
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen
 from qusac_jax import environments, qusac
@@ -101,12 +100,6 @@ def measure(
         report: called with each row.
     """
     task = saved.task
-    jitted = lambda verb, **more: jax.jit(
-        functools.partial(verb, config=config, task=task, **more), donate_argnums=0
-    )
-    per_refresh = config.rollout_interval * config.updates_per_step
-    roll_out = jitted(agent.roll_out)
-    learn = jitted(agent.learn, num_updates=per_refresh)
     parts = learner_lib.build(config, task.action_size)
 
     @jax.jit
@@ -126,11 +119,10 @@ def measure(
     )
     rows: list[Row] = []
     try:
-        for done in range(per_refresh, num_updates + per_refresh, per_refresh):
-            state, metrics = learn(roll_out(state))
-            if done // line == (done - per_refresh) // line and done < num_updates:
-                continue
-            learner = state.learner
+        for done, learned, metrics in frozen.learn_on(
+            state, config, task, num_updates=num_updates, line=line
+        ):
+            learner = learned.learner
             policy = lambda observation, actor=learner.actor: np.asarray(act(actor, observation))
             result = evaluation.evaluate(environment, policy, 1, config.discount)
             rows.append(
@@ -172,9 +164,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and prints the table; returns the exit code."""
-    options = make_flags()
-    study = functools.partial(run, options)
-    return cli.run_with(study, options, argv, __doc__ or "", positional="a run directory")
+    return frozen.main(make_flags(), run, argv, __doc__)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen
 from qusac_jax import qusac
@@ -151,9 +150,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and prints the table; returns the exit code."""
-    options = make_flags()
-    study = functools.partial(run, options)
-    return cli.run_with(study, options, argv, __doc__ or "", positional="a run directory")
+    return frozen.main(make_flags(), run, argv, __doc__)
 
 
 if __name__ == "__main__":

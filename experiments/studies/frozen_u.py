@@ -25,7 +25,6 @@ import numpy as np
 import scipy.stats
 from absl import flags
 
-from experiments import cli
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen
 from qusac_jax import qusac
@@ -123,12 +122,6 @@ def measure(
         line: updates between two rows, rounded likewise.
         report: called with each row.
     """
-    jitted = lambda verb, **more: jax.jit(
-        functools.partial(verb, config=config, task=saved.task, **more), donate_argnums=0
-    )
-    per_refresh = config.rollout_interval * config.updates_per_step
-    roll_out = jitted(agent.roll_out)
-    learn = jitted(agent.learn, num_updates=per_refresh)
     compared = jax.jit(
         functools.partial(compare, config=config, task=saved.task, copies=num_rollouts)
     )
@@ -138,15 +131,15 @@ def measure(
     observation = state.replay.data.observation[slots]
     rows: list[Row] = []
 
-    def add_row(done: int) -> None:
+    def add_row(done: int, state: qusac.TrainState) -> None:
         rows.append(_row(done, *compared(state, observation, key)))
         report(rows[-1])
 
-    add_row(0)
-    for done in range(per_refresh, num_updates + per_refresh, per_refresh):
-        state, _ = learn(roll_out(state))
-        if done // line != (done - per_refresh) // line or done >= num_updates:
-            add_row(done)
+    add_row(0, state)
+    for done, learned, _ in frozen.learn_on(
+        state, config, saved.task, num_updates=num_updates, line=line
+    ):
+        add_row(done, learned)
     return rows
 
 
@@ -251,9 +244,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and prints the table; returns the exit code."""
-    options = make_flags()
-    study = functools.partial(run, options)
-    return cli.run_with(study, options, argv, __doc__ or "", positional="a run directory")
+    return frozen.main(make_flags(), run, argv, __doc__)
 
 
 if __name__ == "__main__":
