@@ -23,10 +23,10 @@ def define_config(options: flags.FlagValues, name: str, config: Any, about: str)
             numbers, None in place of a number, or such dataclasses again.
         about: heading of these flags in `--help`.
     """
-    hints, comments = typing.get_type_hints(type(config)), _comments(type(config))
+    hints, said = typing.get_type_hints(type(config)), comments(type(config))
     for field in dataclasses.fields(config):
         flag_name, value = f"{name}.{field.name}", getattr(config, field.name)
-        comment = comments.get(field.name) or field.name.replace("_", " ")
+        comment = said.get(field.name) or field.name.replace("_", " ")
         if dataclasses.is_dataclass(value):
             define_config(options, flag_name, value, about)
             continue
@@ -117,19 +117,19 @@ def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (types.UnionType, typing.Union)
 
 
-def _comments(config: type) -> dict[str, str]:
+def comments(config: type) -> dict[str, str]:
     """What is said of the fields of a dataclass behind them or in the lines before, by field."""
     try:
         lines = inspect.getsource(config).splitlines()
     except OSError:  # typed in, or frozen
         return {}
-    comments: dict[str, str] = {}
+    found: dict[str, str] = {}
     before: list[str] = []
     for line in lines:
         if match := re.match(r"    # (.*)", line):
             before.append(match[1])
             continue
         if match := re.match(r"    (\w+): [^#]*(?:# (.*))?$", line):
-            comments[match[1]] = match[2] or " ".join(before)
+            found[match[1]] = match[2] or " ".join(before)
         before = []
-    return comments
+    return found

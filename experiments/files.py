@@ -13,6 +13,8 @@ from typing import IO, Any
 
 import numpy as np
 
+PARTIAL = ".partial"  # ends the name of a file that is not complete yet
+
 
 def read_json(path: pathlib.Path, remedy: str = "leave this run out") -> dict[str, Any]:
     """The JSON object in a file.
@@ -110,7 +112,7 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO[Any]]:
         path: of the file.
         mode: as for `open`: w or wb.
     """
-    partial = path.with_suffix(".partial")
+    partial = path.with_suffix(f".{os.getpid()}{PARTIAL}")  # others may write the same file
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
     try:
         with partial.open(mode, **text) as file:

@@ -28,12 +28,17 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
+def saving(when: str = "") -> str:
+    """What a program that saves says to the first signal; `when` says how soon."""
+    return f"stopping and saving{when}; Ctrl-C again leaves without saving"
+
+
 @contextlib.contextmanager
-def stop_signals(when: str = "") -> Iterator[Callable[[], int | None]]:
+def stop_signals(answer: str | None = None) -> Iterator[Callable[[], int | None]]:
     """Within it, Ctrl-C and SIGTERM are noted and answered; a second Ctrl-C does as outside.
 
     Args:
-        when: how soon the program stops, for the line that says it will.
+        answer: a line that says what happens now; by default that of `saving`.
 
     Yields:
         A function that returns the number of the signal that came, or None.
@@ -41,7 +46,7 @@ def stop_signals(when: str = "") -> Iterator[Callable[[], int | None]]:
     received: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
     outside = handler if callable(handler) else signal.default_int_handler
-    message = f"\nstopping and saving{when}; Ctrl-C again leaves without saving\n".encode()
+    message = f"\n{saving() if answer is None else answer}\n".encode()
 
     def note(number: int, frame: FrameType | None) -> None:
         if received and number == signal.SIGINT:

@@ -52,7 +52,7 @@ def make_flags() -> flags.FlagValues:
     path_flag.define(values, "dynamics", None, "workdir of a run whose fitted dynamics are taken")
     program.define_flags(
         values,
-        unit="gradient updates",
+        is_offline=True,
         num_steps=1_000_000,
         eval_every=10_000,
         eval_episodes=10,

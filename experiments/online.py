@@ -38,7 +38,7 @@ def make_flags() -> flags.FlagValues:
     )
     program.define_flags(
         values,
-        unit="environment steps",
+        is_offline=False,
         num_steps=500_000,
         eval_every=1_000,
         eval_episodes=5,

@@ -37,7 +37,7 @@ from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS, SIZES
 
 _LEARNED = "learned"  # a value of --termination
-_ABOUT_CONFIG = "hyperparameters; the defaults shown are those of the preset 'qusac', online"
+_ABOUT_CONFIG = "hyperparameters; the defaults shown are those of the preset 'qusac', {where}"
 # Flags that decide a run's results, beside those of one program and the hyperparameters.
 _NAMED = ("seed", "num_seeds", "num_steps", "eval_every", "eval_episodes", "checkpoint_every")
 
@@ -45,7 +45,7 @@ _NAMED = ("seed", "num_seeds", "num_steps", "eval_every", "eval_episodes", "chec
 def define_flags(
     values: flags.FlagValues,
     *,
-    unit: str,
+    is_offline: bool,
     num_steps: int,
     eval_every: int,
     eval_episodes: int,
@@ -55,13 +55,14 @@ def define_flags(
 
     Args:
         values: where they are added.
-        unit: what a step is, in the plural.
+        is_offline: whether it learns from a dataset, where a step is an update.
         num_steps: default, like those that follow.
         eval_every: steps.
         eval_episodes: per evaluation and seed.
         checkpoint_every: steps.
     """
     define: dict[str, Any] = {"flag_values": values}
+    unit = "gradient updates" if is_offline else "environment steps"
     flags.DEFINE_string("method", None, f"qvariance: {', '.join(METHODS)}", **define)
     flags.DEFINE_string("preset", "qusac", f"algorithm: {', '.join(PRESETS)}", **define)
     flags.DEFINE_enum("size", "paper", list(SIZES), "of networks, batches and model data", **define)
@@ -126,7 +127,9 @@ def define_flags(
     about_profile = "folder for a trace of some learning steps, for TensorBoard"
     path_flag.define(values, "profile", None, about_profile)
     config_file.define_flag(values)
-    config_flags.define_config(values, "config", PRESETS["qusac"], _ABOUT_CONFIG)
+    about_config = _ABOUT_CONFIG.format(where="offline" if is_offline else "online")
+    shown = qusac.presets.get("qusac", is_offline=is_offline)
+    config_flags.define_config(values, "config", shown, about_config)
 
 
 def read_config(
@@ -299,7 +302,7 @@ def train(
             trace=trace,
         )
         # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
-        with interrupts.stop_signals(stops_within) as came, trace:
+        with interrupts.stop_signals(interrupts.saving(stops_within)) as came, trace:
             print(f"run directory: {workdir}", flush=True)  # from here on Ctrl-C saves
             with contextlib.closing(make(setup)) as run:
                 run.resume(options.resume)

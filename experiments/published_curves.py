@@ -22,9 +22,11 @@ class PublishedCurve(NamedTuple):
     standard_error: np.ndarray  # [T]
 
     def at(self, step: float) -> tuple[float, float]:
-        """Mean and standard error at the last published step up to this one; NaN before any."""
+        """Mean and standard error at the last published step up to this one; NaN before the first
+        and where the next one would have come after the last.
+        """
         place = int(np.searchsorted(self.x, step, side="right")) - 1
-        if place < 0:
+        if place < 0 or step >= self.x[-1] + np.diff(self.x).max(initial=0.0):
             return float("nan"), float("nan")
         return float(self.mean[place]), float(self.standard_error[place])
 

@@ -9,13 +9,12 @@ import pathlib
 from collections.abc import Callable
 from typing import IO, Any
 
-from experiments.files import flatten, read_json, write_json
+from experiments.files import PARTIAL, flatten, read_json, write_json
 from experiments.loggers import Logger, TensorBoard
 
 _LOCK = ".lock"
-_UNFINISHED = (_LOCK, "config.partial")  # what a process that died at its start may leave
 # All that a run's directory holds before anything was computed; until then, others may use it.
-_AT_START = {*_UNFINISHED, "config.json", "checkpoints", "tensorboard", "wandb", "wandb.json"}
+_AT_START = {"config.json", "checkpoints", "tensorboard", "wandb", "wandb.json"}
 _MOST_NAMED = 6  # values that differ, in an error
 _PROGRAM = ("versions", "git_commit", "device")  # what computes, `describe_program`
 # What may differ when a run is continued; everything else decides its results.
@@ -48,7 +47,7 @@ class RunDirectory:
         is_new = not self.previous
         has_config = existing.is_file()
         there = list(self.path.iterdir()) if self.path.is_dir() and not has_config else []
-        if any(p.name not in _UNFINISHED for p in there):
+        if not all(_is_left_behind(p.name) for p in there):
             raise ValueError(
                 f"workdir {str(path)!r} exists, is not empty and holds no config.json; "
                 "choose another, or empty it"
@@ -58,6 +57,9 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path)
+            self._lock.truncate(0)
+            self._lock.write(f"{os.getpid()} {os.uname().nodename}")
+            self._lock.flush()
             if is_new:
                 write_json(existing, config)
         except OSError as error:
@@ -251,8 +253,13 @@ def previous_config(path: str | pathlib.Path, config: dict[str, Any]) -> dict[st
 def _is_at_its_start(path: pathlib.Path, config: dict[str, Any]) -> bool:
     """Whether a run has made the directory, and nothing else has come since."""
     is_of_a_run = all(name in config for name in _PROGRAM)
-    names = {entry.name for entry in path.iterdir()}
+    names = {p.name for p in path.iterdir() if not _is_left_behind(p.name)}
     return is_of_a_run and names <= _AT_START and not any(path.glob("checkpoints/*"))
+
+
+def _is_left_behind(name: str) -> bool:
+    """Whether a process that died at its start may have left this."""
+    return name == _LOCK or name.endswith(PARTIAL)
 
 
 def is_in_use(path: pathlib.Path) -> bool:
@@ -266,9 +273,17 @@ def is_in_use(path: pathlib.Path) -> bool:
     return False
 
 
+def user(path: pathlib.Path) -> int | None:
+    """The process that writes to a run's directory; None if none does, or one of another host."""
+    if not is_in_use(path):
+        return None
+    number, _, host = (path / _LOCK).read_text(encoding="utf-8", errors="replace").partition(" ")
+    return int(number) if host == os.uname().nodename and number.isdecimal() else None
+
+
 def _lock(path: pathlib.Path) -> IO[str]:
     """A file that is locked as long as it is open, also when the process is killed."""
-    file = (path / _LOCK).open("w")
+    file = (path / _LOCK).open("a+", encoding="utf-8")  # what it says is its owner's
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

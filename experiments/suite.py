@@ -8,6 +8,7 @@ of what is there.
 """
 
 import pathlib
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +32,7 @@ from qusac_jax.qusac.presets import PRESETS
 
 _MANY = 1_000  # jobs on a cluster, which has a limit of its own
 _LOCAL_JOBS = 2
-
+_OF_SEVERAL = ("setup", "teardown", "srun_args")  # lines or arguments, of which there can be more
 
 # What says which runs there are, and how they are run.
 _OF_RUNS = ("tasks", "methods", "seeds", "action_costs", "num_seeds", "jobs", "launcher", "slurm")
@@ -62,7 +63,7 @@ def make_flags() -> flags.FlagValues:
         "slurm",
         [],
         "NAME=VALUE for sbatch, as submitit's SlurmExecutor names them: partition, time (minutes), "
-        "gpus_per_node, cpus_per_task, mem, account, ...; can be given several times",
+        "gpus_per_node, cpus_per_task, mem, account, ...; can be given several times, setup too",
         **define,
     )
     flags.DEFINE_boolean("report", False, "run nothing, draw what is there", **define)
@@ -93,7 +94,8 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
     launcher = suite_jobs.Launcher(options.launcher, jobs, parameters)
     count = options.jobs or (_LOCAL_JOBS if launcher.is_local else _MANY)
     slots = suite_jobs.shares(own_cores.usable(), min(count, len(planned)))
-    with interrupts.stop_signals() as stopped:
+    what = "the runs save and end" if launcher.is_local else "what is queued or runs goes on"
+    with interrupts.stop_signals(f"leaving: {what}") as stopped:
         number = suite_queue.work(planned, launcher, slots, stopped)
     code = _report(runs, jobs, workdir, planned)
     return code if number is None else 128 + number
@@ -112,13 +114,18 @@ def _report(
     return int(any(one.name in names or not names for one in unfinished))
 
 
-def _slurm_parameters(texts: Sequence[str]) -> dict[str, int | str]:
-    parameters: dict[str, int | str] = {}
+def _slurm_parameters(texts: Sequence[str]) -> dict[str, Any]:
+    parameters: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
             raise ValueError(f"slurm must be NAME=VALUE such as partition=gpu, got {text!r}")
-        parameters[name] = int(value) if value.isdecimal() else value
+        if name in _OF_SEVERAL:
+            parameters.setdefault(name, []).append(value)
+        else:  # an account may be 00123
+            parameters[name] = int(value) if re.fullmatch("0|[1-9][0-9]*", value) else value
+    if not isinstance(time := parameters.get("time", 1), int):
+        raise ValueError(f"slurm: time is a number of minutes such as time=720, got {time!r}")
     return parameters
 
 

@@ -123,7 +123,7 @@ class Launcher:
         try:
             with _inherited(cores if self.is_local else ()):
                 return self._executor(name).submit(job)
-        except (FailedJobError, FailedSubmissionError) as error:
+        except (FailedJobError, FailedSubmissionError, TypeError) as error:
             raise ValueError(
                 f"launcher: {name} was refused ({' '.join(str(error).split())}); the same command "
                 "with other --slurm values, or with fewer --jobs, goes on"
@@ -194,12 +194,13 @@ def last_error(folder: pathlib.Path) -> str:
 
 @contextmanager
 def _inherited(cores: Sequence[int]) -> Iterator[None]:
-    """What a process that is started now takes over: the cores, and that Ctrl-C is not for it.
+    """What a process that is started now takes over: the cores, and which signals are not for it:
+    Ctrl-C, and that the terminal was closed.
 
     submitit's local executor has no way to say either, and kills its job a second after a Ctrl-C.
     """
     before = own_cores.usable()
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         if cores:
             os.sched_setaffinity(0, cores)

@@ -64,13 +64,16 @@ def published(found: Ladders, steps: Mapping[str, float]) -> Ladders:
 
 
 @matplotlib.rc_context(style.RC)
-def draw(ours: Ladders, theirs: Ladders, path: pathlib.Path, *, y: str) -> None:
+def draw(
+    ours: Ladders, theirs: Ladders, path: pathlib.Path, *, steps: Mapping[str, float], y: str
+) -> None:
     """A panel for each task; costs are evenly spaced, those of others dotted.
 
     Args:
         ours: at least one task.
         theirs: the published ones.
         path: of the PNG.
+        steps: of each task, at which they are compared.
         y: name of the y axis.
     """
     figure = Figure((max(4.0 * len(ours), 5.5), 3.4), layout="constrained")
@@ -89,7 +92,7 @@ def draw(ours: Ladders, theirs: Ladders, path: pathlib.Path, *, y: str) -> None:
             color = style.color(name)
             panel.plot(x, [rung.mean for rung in rungs], ":", color=color, lw=1.1, marker=".")
         panel.set_xticks(range(len(costs)), [f"{cost:g}" for cost in costs])
-        panel.set_title(style.text(env))
+        panel.set_title(f"{style.text(env)}, {steps[env]:,.0f} steps")
         panel.set_xlabel("action cost")
     panels[0].set_ylabel(y)
     dotted = style.published_samples(name for by_name in theirs.values() for name in by_name)

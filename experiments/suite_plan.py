@@ -54,9 +54,14 @@ class PlannedRun(NamedTuple):
 
 
 def done_steps(path: pathlib.Path) -> int:
-    """Steps of a run that has written its results; 0 for one that has not."""
+    """Steps of a run that has written its results; 0 for one that has not.
+
+    Raises:
+        ValueError: if they cannot be read.
+    """
     summary = path / "summary.json"
-    return int(files.read_json(summary).get("steps", 0)) if summary.is_file() else 0
+    remedy = "delete it, and the run goes on from its last checkpoint"
+    return int(files.read_json(summary, remedy).get("steps", 0)) if summary.is_file() else 0
 
 
 def plan(

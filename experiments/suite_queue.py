@@ -1,5 +1,7 @@
 """Works off the runs of a suite: so many at once, each on its cores, with a line of progress."""
 
+import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -52,7 +54,7 @@ def work(
         job = launcher.find(run.name)
         if job is not None or run_directory.is_in_use(run.path):
             waiting.remove(run)
-            running.append(_Running(run, job, _free_slot(running, len(slots))))
+            running.append(_Running(run, job, _slot_of(run, running, slots)))
             progress.begin(run, "is running already")
     poll = _POLL if launcher.is_local else _POLL_CLUSTER
     while (waiting or running) and stopped() is None:
@@ -92,16 +94,32 @@ def _free_slot(running: Sequence[_Running], count: int) -> int:
     return min(range(count), key=taken.count)
 
 
+def _slot_of(run: PlannedRun, running: Sequence[_Running], slots: Sequence[Sequence[int]]) -> int:
+    """The one whose cores a run has that another suite has started, else a free one."""
+    with contextlib.suppress(OSError, AttributeError):  # it has ended; no such call here
+        if (process := run_directory.user(run.path)) is not None:
+            cores = os.sched_getaffinity(process)
+            for number, slot in enumerate(slots):
+                if slot and set(slot) == cores:
+                    return number
+    return _free_slot(running, len(slots))
+
+
 def _leave(running: Sequence[_Running], launcher: Launcher) -> None:
-    """Lets local jobs save and end; others go on."""
+    """Lets local jobs of this suite save and end; others go on."""
     own = [one for one in running if one.job is not None and launcher.is_local]
     while alive := [one for one in own if not one.job.done()]:
         for one in alive:
             launcher.stop(one.job)  # again and again: at its start a job does not listen
         time.sleep(_POLL)
-    left = [one.run.name for one in running if _is_alive(one)]
+    left = [_name_and_process(one.run) for one in running if _is_alive(one)]
     if left:
         print(f"still running: {', '.join(left)}; the same command follows them again", flush=True)
+
+
+def _name_and_process(run: PlannedRun) -> str:
+    process = run_directory.user(run.path)
+    return run.name if process is None else f"{run.name} (kill {process} saves and ends it)"
 
 
 class _Progress:
@@ -154,7 +172,10 @@ class _Progress:
 
 def _last_evaluation(run: PlannedRun) -> tuple[int, float]:
     """Its step and the mean return over seeds."""
-    columns = files.read_columns(run.path / "metrics.csv", ("step", "eval_return"))
+    try:
+        columns = files.read_columns(run.path / "metrics.csv", ("step", "eval_return"))
+    except ValueError:  # the run itself says what is wrong, and mends what it can
+        return 0, float("nan")
     if not len(columns["step"]):
         return 0, float("nan")
     step = columns["step"][-1]

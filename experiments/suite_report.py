@@ -31,7 +31,7 @@ class Unfinished(NamedTuple):
     """A run that has not made all its steps."""
 
     name: str
-    num_steps: int  # it should make
+    num_steps: int | None  # it should make, if that can be known
     reason: str
 
 
@@ -55,7 +55,8 @@ def write(
     except ValueError as error:  # nothing to draw yet
         parts = [f"{error}"]
     if unfinished:
-        lines = (f"- {one.name}, {one.num_steps} steps wanted: {one.reason}" for one in unfinished)
+        wanted = lambda one: "" if one.num_steps is None else f", {one.num_steps} steps wanted"
+        lines = (f"- {one.name}{wanted(one)}: {one.reason}" for one in unfinished)
         parts.append("\n".join(["Not finished:", "", *lines]))
     text = "\n\n".join(parts) + "\n"
     with files.replacing(output / "report.md") as file:
@@ -74,10 +75,15 @@ def _results(curves: Sequence[Curve], output: pathlib.Path) -> list[str]:
     final = lambda curve: _at(curve, ends[curve.env, curve.label])
     y = f"mean of the last {_EVALUATIONS} evaluations"
     figures.draw_curves(curves, output / "learning_curves.png", x="step", y=y, published=published)
-    first_ends = {env: min(end for (e, _), end in ends.items() if e == env) for env in grouped}
-    if ladders := suite_ladder.ladders(curves, lambda curve: _at(curve, first_ends[curve.env])):
+    # A ladder compares at the same step; runs that have made none yet do not hold it up.
+    begun = [curve for curve in curves if ends[curve.env, curve.label] > 0]
+    first_ends = {
+        curve.env: min(end for (env, _), end in ends.items() if env == curve.env and end > 0)
+        for curve in begun
+    }
+    if ladders := suite_ladder.ladders(begun, lambda curve: _at(curve, first_ends[curve.env])):
         theirs = suite_ladder.published(ladders, first_ends)
-        suite_ladder.draw(ladders, theirs, output / "action_costs.png", y=y)
+        suite_ladder.draw(ladders, theirs, output / "action_costs.png", steps=first_ends, y=y)
     try:
         iqm = {env: _interquartile_means(by_label, final) for env, by_label in grouped.items()}
         over_tasks = _over_tasks(grouped)
@@ -91,16 +97,22 @@ def find_unfinished(
 ) -> list[Unfinished]:
     """The runs that have not made all their steps, by name, and why."""
     wanted = {run.name: run.num_steps for run in planned}
-    for path in [*_folders(runs), *_folders(jobs)]:
-        config = runs / path.name / "config.json"
-        steps = files.read_json(config).get("num_steps", 0) if config.is_file() else 1
-        wanted.setdefault(path.name, int(steps))
     found = []
-    for name, steps in sorted(wanted.items()):
-        if done_steps(runs / name) < steps:
-            error = suite_jobs.last_error(jobs / name)
-            reason = error or f"no error written; stopped, killed or still running ({jobs / name})"
-            found.append(Unfinished(name, steps, reason))
+    for name in sorted({*wanted, *(path.name for path in [*_folders(runs), *_folders(jobs)])}):
+        config = runs / name / "config.json"
+        error = suite_jobs.last_error(jobs / name)
+        if name not in wanted and not config.is_file() and not error:
+            continue  # no run, or one that was deleted
+        steps = wanted.get(name)
+        try:
+            if steps is None and config.is_file():
+                steps = int(files.read_json(config).get("num_steps", 0))
+            if steps is not None and done_steps(runs / name) >= steps:
+                continue
+        except ValueError as problem:
+            error = f"{problem}"
+        reason = error or f"no error written; stopped, killed or still running ({jobs / name})"
+        found.append(Unfinished(name, steps, reason))
     return found
 
 
@@ -196,8 +208,12 @@ def _over_tasks(grouped: _Grouped) -> list[str]:
     for one in results.aggregate(scores, num_resamples=_RESAMPLES):
         by_label.setdefault(one.label, {})[one.statistic] = one
     steps = ", ".join(f"{env} {end:.0f}" for env, end in ends.items())
+    others = [env for env in ends if not results.is_suite_task(env)]
+    scale = "as a part of the largest return"
+    if others:
+        scale += f" ({', '.join(others)}: from the worst, 0, to the best, 1, of these runs)"
     lines = [
-        "Over tasks, with 95 % stratified bootstrap intervals, as a part of the largest return, up "
+        f"Over tasks, with 95 % stratified bootstrap intervals, {scale}, up "
         f"to the steps that all runs of a task have reached ({steps}):",
         "",
         "| method | tasks | seeds | IQM | median |",

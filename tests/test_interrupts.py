@@ -68,7 +68,7 @@ def test_importing_the_package_leaves_the_handlers_alone():
 
 
 def test_the_first_signal_says_how_soon_it_stops_and_the_second_does_not_wait(capfd):
-    with interrupts.stop_signals(", after 8 updates") as stopped:
+    with interrupts.stop_signals(interrupts.saving(", after 8 updates")) as stopped:
         assert stopped() is None
         signal.raise_signal(signal.SIGINT)
         assert stopped() == signal.SIGINT

@@ -371,6 +371,7 @@ def test_plan_takes_several_action_costs(tmp_path):
         (["--tasks=pendulum", "--jobs=0"], "jobs=0"),
         (["--tasks=pendulum", "--slurm=partition"], "slurm must be NAME=VALUE"),
         (["--tasks=pendulum", "--slurm=partition=gpu"], "use --launcher=slurm"),
+        (["--tasks=pendulum", "--slurm=time=12:00:00"], "minutes such as time=720, got '12:00:00'"),
         (["--report"], "holds no suite"),
         (["--report", "--num_steps=3"], "--num_steps=3 has no meaning"),
         (["--report", "--methods=sac"], "--methods has no meaning"),
@@ -438,6 +439,76 @@ def test_jobs_of_a_cluster_ask_for_what_was_said_and_are_found_again(tmp_path, m
         suite_jobs.Launcher("slurm", tmp_path / "jobs", {})
 
 
+def test_what_slurm_is_asked_for_is_read_as_it_is_meant(tmp_path, monkeypatch):
+    texts = ["account=00123", "time=0600", "nodes=2"]
+    with pytest.raises(ValueError, match="got '0600'"):
+        suite._slurm_parameters(texts)
+    texts = ["account=00123", "time=600", "setup=module load cuda", "setup=date", "srun_args=-v"]
+    given = suite._slurm_parameters(texts)
+    assert given["account"] == "00123"
+    assert given["time"] == 600
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    for name, script in {"srun": "", "sbatch": f"cp $1 {tmp_path}/sent.sh; echo job 12"}.items():
+        (bin_folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (bin_folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
+    suite_jobs.Launcher("slurm", tmp_path / "jobs", given).submit("run", ["--env=pendulum"], [])
+    lines = (tmp_path / "sent.sh").read_text().splitlines()
+    assert "module load cuda" in lines
+    assert "date" in lines
+    assert "#SBATCH --account=00123" in lines
+    assert any(line.startswith("srun ") and " -v " in line for line in lines)
+    launcher = suite_jobs.Launcher("slurm", tmp_path / "jobs", {"ntasks_per_node": "x"})
+    with pytest.raises(ValueError, match="run was refused"):
+        launcher.submit("run", ["--env=pendulum"], [])
+
+
+def test_a_job_ignores_what_is_for_its_suite_alone():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, set())
+    with suite_jobs._inherited([]):
+        inside = signal.pthread_sigmask(signal.SIG_BLOCK, set())
+    assert inside >= {signal.SIGINT, signal.SIGHUP}  # Ctrl-C, and a terminal that is closed
+    assert signal.SIGTERM not in inside
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, set()) == before
+
+
+def test_a_run_of_an_earlier_suite_keeps_its_cores_and_is_named_with_its_process(tmp_path, capsys):
+    (run,) = planned(tmp_path, 1)
+    cores = own_cores.usable()
+    here, elsewhere = cores, [max(cores) + 1]
+    assert suite_queue._slot_of(run, [], [elsewhere, here]) == 0  # it is not running
+    directory = RunDirectory(run.path, {})
+    assert suite_queue._slot_of(run, [], [elsewhere, here]) == 1
+    suite_queue._leave([suite_queue._Running(run, None, 1)], FakeLauncher())
+    assert f"still running: run0 (kill {os.getpid()} saves and ends it)" in capsys.readouterr().out
+    directory.close()
+    suite_queue._leave([suite_queue._Running(run, None, 1)], FakeLauncher())
+    assert capsys.readouterr().out == ""
+
+
+def test_a_damaged_run_ends_neither_the_suite_nor_its_report(tmp_path, capsys):
+    runs = planned(tmp_path / "runs", 2)
+    for run in runs:
+        write_run(run.path, "pendulum", "sac", rows_for([0], [4.0], (0, 10)))
+    (runs[0].path / "metrics.csv").write_text("step,eval_return\n1,x\n")
+    assert suite_queue._last_evaluation(runs[0])[0] == 0
+    assert suite_queue._last_evaluation(runs[1]) == (10, 4.0)
+    (runs[0].path / "summary.json").write_text("")
+    finish(runs[1].path)
+    # What is no run, and what was deleted, is not waited for; what failed at its start is.
+    (tmp_path / "runs" / ".ipynb_checkpoints").mkdir()
+    for name in ("deleted", "failed"):
+        (tmp_path / "jobs" / name).mkdir(parents=True)
+    (tmp_path / "jobs" / "failed" / "1_0_log.err").write_text("error: no room\n")
+    text, unfinished = suite_report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    assert "| pendulum | sac | 1 | 10 |" in text
+    assert [one.name for one in unfinished] == ["failed", "run0"]
+    assert "- failed: error: no room\n" in text
+    assert "summary.json cannot be read" in unfinished[1].reason
+    assert "delete it, and the run goes on" in unfinished[1].reason
+
+
 def test_report_by_hand(tmp_path, capsys):
     steps = tuple(range(0, 50_001, 2_500))
     for method, finals in (("ensemble_mean", [400.0, 600.0]), ("upper_bound", [100.0, 300.0])):
@@ -457,6 +528,8 @@ def test_report_by_hand(tmp_path, capsys):
     assert theirs.at(59_999) == (theirs.mean[4], theirs.standard_error[4])
     assert round(theirs.mean[4]) == 605
     assert np.isnan(theirs.at(9_999)[0])
+    assert theirs.at(259_999) == (theirs.mean[-1], theirs.standard_error[-1])
+    assert np.isnan(theirs.at(260_000)[0])  # of which nothing was published
     row = next(line for line in text.splitlines() if line.startswith("| pendulum | ensemble_mean"))
     assert "| 2 | 50000 | 387.5 ± 77.5 | 387.5 [" in row
     assert f"| {theirs.mean[4]:.1f} ± {theirs.standard_error[4]:.1f} |" in row
@@ -491,6 +564,28 @@ def test_action_costs_make_a_ladder_beside_the_published_one(tmp_path):
     assert row.endswith(f"| {theirs[1].mean:.1f} ± {theirs[1].standard_error:.1f} |")
     row = next(line for line in text.splitlines() if "action_cost=0.05" in line)
     assert row.endswith("| - |")
+
+
+def test_a_ladder_is_of_one_step_and_does_not_wait_for_runs_that_have_made_none(
+    tmp_path, monkeypatch
+):
+    for cost, last in ((0.0, 20_000), (0.03, 100_000), (0.05, 0)):
+        run = tmp_path / "runs" / f"pendulum-cost{cost}-sac-s0"
+        rows = rows_for([0], [last / 100], tuple(range(0, last + 1, 1_000)) if last else (0, 1))
+        write_run(run, "pendulum", "sac", rows if last else rows[:1])
+        config = json.loads((run / "config.json").read_text())
+        (run / "config.json").write_text(json.dumps(config | {"action_cost": cost}))
+    drawn = []
+    draw = lambda ours, theirs, path, *, steps, y: drawn.append((ours, dict(steps)))
+    monkeypatch.setattr(suite_ladder, "draw", draw)
+    suite_report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    ((ladders, steps),) = drawn
+    assert steps == {"pendulum": 20_000}
+    # Both have step / 100, and so the mean of 110 to 200 at 20,000 steps.
+    assert [(rung.cost, rung.mean) for rung in ladders["pendulum"]["sac"]] == [
+        (0, 155),
+        (0.03, 155),
+    ]
 
 
 def test_seeds_that_are_not_as_far_are_compared_where_all_have_been(tmp_path):

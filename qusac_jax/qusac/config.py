@@ -107,7 +107,7 @@ class Config:
     # How the variance of the values is estimated and used.
     method: str = "upper_bound"  # qvariance of Algorithm 1, line 4
     risk: float = checked(1.0, _fields.finite)  # λ of eq. (9), policy_opt: > 0 seeks, < 0 avoids
-    risk_schedule: str | None = None  # KIND:START:END:UPDATES in place of risk, see `risk.parse`
+    risk_schedule: str | None = None  # in its place: KIND:START:END:UPDATES, linear or cosine
     # The schedule begins when D has a positive reward: before, there is nothing to exploit.
     risk_awaits_reward: bool = checked(False, _fields.boolean)
     # λ counts sqrt(U) in units of the largest that the local uncertainty of recent batches allows.

@@ -1,0 +1,121 @@
+"""The hyperparameters as a page: `python -m experiments.config_table`.
+
+Writes docs/hyperparameters.md. Names, values and words are those of the code; a test compares the
+page with it.
+"""
+
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from experiments import config_flags, files
+from qusac_jax.qusac import presets
+from qusac_jax.qusac.config import Config
+
+PAGE = pathlib.Path(__file__).parent.parent / "docs" / "hyperparameters.md"
+_HEAD = """\
+# Hyperparameters
+
+This page is written by `python -m experiments.config_table`.
+
+Each line is a field of [`qusac.Config`](api/config.md) and a flag `--config.FIELD`. `qusac` is the
+default [preset](methods.md#qu-sac-method), online; the other columns say where another one differs:
+the same preset offline, the presets `paper` and `explore`, and `--size=small`. A run writes all its
+values to config.json. In Python, `presets.get("qusac")` has the values of the first column, and
+`qusac.Config()` those of a model that reads and learns raw units (`dynamics.normalize_inputs` no,
+`dynamics.normalize_targets` false).
+"""
+_OTHERS = """
+## The other presets
+
+What differs from the one that each is made of; offline, all have the column above besides.
+"""
+# Of what each other preset is made, and whether that is for learning from a dataset.
+_MADE_OF: Mapping[str, tuple[str, bool]] = {
+    "explore_upper_bound": ("explore", False),
+    "paper_mbpo": ("paper", False),
+    "paper_sac": ("qusac", False),
+    "mbpo": ("qusac", False),
+    "sac": ("qusac", False),
+    "mopo": ("mbpo", True),
+    "combo": ("mbpo", True),
+}
+
+
+def page() -> str:
+    """The whole page."""
+    base = presets.get("qusac")
+    columns = {
+        "offline": presets.get("qusac", is_offline=True),
+        "`paper`": presets.get("paper"),
+        "`explore`": presets.get("explore"),
+        "small": presets.get("qusac", "small"),
+    }
+    names = ["field", "`qusac`", *columns, "what it is"]
+    lines = [_row(names), _row(["---", *["---:"] * (len(names) - 2), "---"])]
+    for name, comment in _fields(base):
+        value = _get(base, name)
+        others = (_get(config, name) for config in columns.values())
+        cells = ["" if other == value else _text(other) for other in others]
+        lines.append(_row([f"`{name}`", _text(value), *cells, comment.replace("|", "\\|")]))
+    return "\n".join([_HEAD, *lines, _OTHERS, *_other_presets()]) + "\n"
+
+
+def _other_presets() -> Iterator[str]:
+    yield _row(["preset", "made of", "with"])
+    yield _row(["---"] * 3)
+    for name, (base, is_offline) in _MADE_OF.items():
+        before, after = (presets.get(one, is_offline=is_offline) for one in (base, name))
+        changed = [
+            f"`{field}` {_text(_get(after, field))}"
+            for field, _ in _fields(before)
+            if _get(after, field) != _get(before, field)
+        ]
+        where = ", offline" if is_offline else ""
+        yield _row([f"`{name}`", f"`{base}`{where}", ", ".join(changed)])
+
+
+def _fields(config: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Names, with a dot for those of nested dataclasses, and what is said of them."""
+    comments = config_flags.comments(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _fields(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, comments.get(field.name, "")
+
+
+def _get(config: Config, name: str) -> Any:
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_text, value))
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    """Writes the page."""
+    with files.replacing(PAGE) as file:
+        file.write(page())
+    print(PAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
