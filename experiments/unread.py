@@ -11,6 +11,7 @@ _OF_RISK = {"risk", "risk_schedule", "risk_awaits_reward"}
 _OF_UNET = {"unet_hidden", "unet_learning_rate", "clip_u", "local_max_decay", "unet_steps"}
 _OF_ROLLOUTS = {
     "fit_every",
+    "roll_out_every",
     "rollouts_per_step",
     "rollout_length",
     "random_first_actions",

@@ -177,7 +177,7 @@ def test_a_penalty_asks_all_members_at_each_transition_of_rollouts():
     alone = dataclasses.replace(mopo, penalty=None)
     inputs, outputs = TASK.observation_size + TASK.action_size, 2 * (TASK.observation_size + 1)
     each = 2 * (inputs * 200 + 3 * 200 * 200 + 200 * outputs)
-    transitions = mopo.rollouts_per_step * mopo.fit_every * mopo.rollout_length
+    transitions = mopo.rollouts_per_step * mopo.rollout_interval * mopo.rollout_length
     difference = cost.rollout_flops(mopo, TASK) - cost.rollout_flops(alone, TASK)
     assert difference == transitions * mopo.num_members * each
 

@@ -181,7 +181,7 @@ def test_small_sizes_are_named_where_networks_are_larger():
     assert small_seconds(dataclasses.replace(small, fit_every=200)) is None
     assert small_seconds(dataclasses.replace(small, critic_hidden=(32, 32))) is None
     # What cannot be made small is not announced so.
-    assert small_seconds(dataclasses.replace(paper, fit_every=1000, roll_out_every=600)) is None
+    assert small_seconds(dataclasses.replace(paper, rollout_length=600)) is None
     assert small_seconds(dataclasses.replace(paper, rollout_length=600)) is None
 
 

@@ -27,6 +27,7 @@ OTHERS = {
     "penalty_scale": 3.0,
     "regularizer_weight": 3.0,
     "fit_every": 6,
+    "roll_out_every": 3,
     "rollouts_per_step": 4,
     "rollout_length": 3,
     "random_first_actions": 0.5,
@@ -72,10 +73,11 @@ def test_they_are_named_with_the_reason(capsys):
         "weigh"
     )
     assert second == "warning: config.penalty_scale has no effect: there is no penalty"
-    unread.warn(SAC, ["dynamics.hidden", "fit_every", "risk"], is_offline=False)
+    unread.warn(SAC, ["dynamics.hidden", "fit_every", "roll_out_every", "risk"], is_offline=False)
     assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == [
         "config.dynamics.hidden",
         "config.fit_every",
+        "config.roll_out_every",
         "config.risk",
     ]
     explore = presets.get("explore")

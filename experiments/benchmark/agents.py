@@ -180,6 +180,8 @@ def refresh_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
         config = config_of(method, setting.size)
         if not config.uses_model:
             continue
+        # All rollouts of F steps at once, however often a run makes a part of them.
+        config = dataclasses.replace(config, roll_out_every=0)
         if setting.is_quick:
             config = dataclasses.replace(config, rollouts_per_step=_QUICK_ROLLOUTS)
         count = _num_transitions(config)

@@ -1,17 +1,27 @@
-"""What the studies share that learn anew from a saved run, which stays as it is."""
+"""What the studies share that learn anew from a saved run, which stays as it is.
+
+Axes: S states, T steps, N members, O observation size.
+"""
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from absl import flags
 
 from experiments import cli, config_file, jax_settings, run_command
 from experiments.saved_run import SavedRun
 from qusac_jax import qusac
-from qusac_jax.qusac import agent
+from qusac_jax.qusac import agent, rollouts
+from qusac_jax.qusac import state as state_lib
+from qusac_jax.task import Transition
+
+_LEFT = 0.02  # of a discounted sum, that comes after the rollouts' end
+_MAX_STEPS = 1_000  # which is too few for a discount above 0.996
 
 
 class Frozen(NamedTuple):
@@ -78,6 +88,62 @@ def learn_on(
         state, metrics = learn(roll_out(state))
         if done // line != (done - per_refresh) // line or done >= num_updates:
             yield done, state, metrics
+
+
+def horizon(discount: float) -> int:
+    """Steps after which 2 % of a discounted sum are left, at most 1,000."""
+    return min(math.ceil(math.log(_LEFT) / math.log(max(discount, _LEFT))), _MAX_STEPS)
+
+
+def roll(
+    state: qusac.TrainState,
+    observation: jax.Array,
+    key: jax.Array,
+    *,
+    config: qusac.Config,
+    task: qusac.Task,
+    steps: int,
+    copies: int,
+    randomize_members: bool,
+) -> tuple[Transition, jax.Array]:
+    """Rollouts of the policy in the models, from each of these states.
+
+    Args:
+        state: of an agent with a model.
+        observation: `[S, O]`.
+        key: consumed.
+        config: hyperparameters.
+        task: the environment's sizes and termination.
+        steps: T.
+        copies: rollouts from each state.
+        randomize_members: whether each step draws a member; else a rollout stays with one.
+
+    Returns:
+        Transitions `[T, copies * S + more, ...]`, and whether they come before a predicted end. The
+        copies of all states follow each other; there are more of them to give each member as many.
+    """
+    assert state.dynamics is not None
+    members = config.num_members
+    padded = -(-len(observation) * copies // members) * members
+    start = jnp.resize(observation, (padded, observation.shape[-1]))
+    policy = lambda o, key: agent.act(state.actor, o, key, config=config, task=task)
+    rolled = rollouts.rollout(
+        state_lib.dynamics_model(config, task),
+        state.dynamics,
+        policy,
+        agent.termination(state.dynamics, config=config, task=task),
+        start.reshape(members, -1, start.shape[-1]),
+        key,
+        length=steps,
+        randomize_members=randomize_members,
+    )
+    return jax.tree.map(lambda x: x.reshape(len(x), padded, *x.shape[3:]), rolled)
+
+
+def by_state(x: jax.Array, count: int, copies: int) -> jax.Array:
+    """Means over the copies of `roll`: `[..., copies * S + more]` to `[..., S]`."""
+    kept = x[..., : count * copies]
+    return jnp.mean(kept.reshape(*kept.shape[:-1], copies, count), axis=-2)
 
 
 def main(

@@ -7,9 +7,14 @@ networks in minutes. The temperature, and the place in a schedule of λ, are tho
 agent, so that nothing is sought which was known by then.
 
 Prints, each 10,000 updates, what the mean actions return without action cost, and for the states
-that episodes begin in the value Q and the discounted return that came of them.
+that episodes begin in the value Q, the discounted return of rollouts in the models, which critics
+learn from, and the one that came of them. Where Q is far from the models' return, critics are
+wrong; where that is far from what came, models are. Neither return has the entropy bonus.
+
+Axes: S states.
 """
 
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -23,10 +28,11 @@ from experiments import evaluation
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen
 from qusac_jax import environments, qusac
-from qusac_jax.qusac import agent, losses, networks, normalization
+from qusac_jax.qusac import agent, fitting_data, losses, networks, normalization
 from qusac_jax.qusac import learner as learner_lib
 
 _LINE = 10_000  # updates between two lines
+_COPIES = 20  # rollouts from each first state
 _FIRST_EPISODE = 500  # seed of its initial state; no run of a few hundred seeds has it
 # What the saved models and D decide.
 _FIXED = ("dynamics", "num_members", "replay_capacity", "discount", "normalize_observations")
@@ -38,6 +44,7 @@ class Row(NamedTuple):
     updates: int
     task_return: float  # without action cost, mean over episodes
     value: float  # Q at their first states
+    model_return: float  # discounted, from there in the models
     discounted: float  # what came of it, with action cost
     model_value: float  # Q over the model's data
 
@@ -103,6 +110,12 @@ def measure(
     parts = learner_lib.build(config, task.action_size)
 
     @jax.jit
+    def model_return(state: qusac.TrainState, observation: jax.Array) -> jax.Array:
+        return discounted_in_models(
+            state, observation, jax.random.key(0), config=config, task=task, copies=_COPIES
+        )
+
+    @jax.jit
     def act(actor: networks.Params, observation: jax.Array) -> jax.Array:
         return qusac.act(actor, observation, config=config, task=task)
 
@@ -125,11 +138,13 @@ def measure(
             learner = learned.learner
             policy = lambda observation, actor=learner.actor: np.asarray(act(actor, observation))
             result = evaluation.evaluate(environment, policy, 1, config.discount)
+            first = jnp.asarray(result.first_observation[0])
             rows.append(
                 Row(
                     done,
                     float(result.episode_task_return.mean()),
-                    float(value(learner, result.first_observation[0])),
+                    float(value(learner, first)),
+                    float(model_return(learned, first).mean()),
                     float(result.discounted_return.mean()),
                     float(metrics["mean_q"]),
                 )
@@ -140,14 +155,57 @@ def measure(
     return rows
 
 
+def discounted_in_models(
+    state: qusac.TrainState,
+    observation: jax.Array,
+    key: jax.Array,
+    *,
+    config: qusac.Config,
+    task: qusac.Task,
+    copies: int,
+) -> jax.Array:
+    """Mean discounted return of the policy's draws in the members' models, without entropy bonus.
+
+    These rollouts are longer than those that critics learn from, and models may run away. So they
+    stay inside the range of D, and rewards, too.
+
+    Args:
+        state: of an agent with a model.
+        observation: `[S, O]` where to begin.
+        key: consumed.
+        config: hyperparameters.
+        task: the environment's sizes and termination.
+        copies: rollouts from each state.
+
+    Returns:
+        `[S]`.
+    """
+    assert state.dynamics is not None
+    inside = dataclasses.replace(config.dynamics, clip_observations=True, clip_rewards=True)
+    known = fitting_data.with_range(state.dynamics, state.replay, inside)
+    transitions, alive = frozen.roll(
+        state._replace(dynamics=known),
+        observation,
+        key,
+        config=config,
+        task=task,
+        steps=frozen.horizon(config.discount),
+        copies=copies,
+        randomize_members=False,
+    )
+    reward = jnp.where(alive, transitions.reward, 0.0)
+    weights = config.discount ** jnp.arange(len(reward))
+    return frozen.by_state(jnp.tensordot(weights, reward, 1), len(observation), copies)
+
+
 def run(options: Any, paths: Sequence[str]) -> None:
     """Learns as the flags say and prints the table."""
     saved, step, old, config = frozen.load(options, paths)
     state = new_agent(saved, old, config, options.seed)
     changes = frozen.changes(saved.config, config) or "as it was"
     print(f"{saved.spec.name}, step {step}, {int(state.replay.size)} transitions; {changes}")
-    print("| updates | return | Q, first states | came of it | Q, model data |")
-    print("| ---: | ---: | ---: | ---: | ---: |")
+    print("| updates | return | Q, first states | in the models | came of it | Q, model data |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     measure(
         saved,
         state,
@@ -155,8 +213,8 @@ def run(options: Any, paths: Sequence[str]) -> None:
         num_updates=options.num_updates,
         episodes=options.episodes,
         report=lambda row: print(
-            f"| {row.updates} | {row.task_return:.0f} | {row.value:.1f} | {row.discounted:.1f} "
-            f"| {row.model_value:.1f} |",
+            f"| {row.updates} | {row.task_return:.0f} | {row.value:.1f} "
+            f"| {row.model_return:.1f} | {row.discounted:.1f} | {row.model_value:.1f} |",
             flush=True,
         ),
     )

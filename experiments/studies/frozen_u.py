@@ -14,7 +14,6 @@ Axes: S states, T steps, O observation size.
 """
 
 import functools
-import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -28,13 +27,10 @@ from absl import flags
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen
 from qusac_jax import qusac
-from qusac_jax.qusac import agent, estimates, parts, rollouts
-from qusac_jax.qusac import state as state_lib
+from qusac_jax.qusac import agent, estimates, parts
 
 _LINE = 5_000  # updates between two lines
 _LATER = 100  # steps, for the last column
-_LEFT = 0.02  # of U, that comes after the rollouts' end
-_MAX_STEPS = 1_000  # which is too few for a discount above 0.998
 # What the saved weights, models and D decide.
 _FIXED = (
     "method",
@@ -169,24 +165,18 @@ def compare(
     built, learner = parts.build(config, task.action_size), state.learner
     predict = agent.predictor(state.dynamics, config, task)
     count = len(observation)
-    members = config.num_members
-    padded = -(-count * copies // members) * members
-    start = jnp.resize(observation, (padded, observation.shape[-1]))
-    policy = lambda o, key: agent.act(state.actor, o, key, config=config, task=task)
-    horizon = math.log(_LEFT) / (2 * math.log(max(config.discount, _LEFT)))
-    steps = min(max(math.ceil(horizon), _LATER + 1), _MAX_STEPS)
+    steps = max(frozen.horizon(config.discount**2), _LATER + 1)
     key_roll, key_local = jax.random.split(key)
-    rolled, alive = rollouts.rollout(
-        state_lib.dynamics_model(config, task),
-        state.dynamics,
-        policy,
-        agent.termination(state.dynamics, config=config, task=task),
-        start.reshape(members, -1, start.shape[-1]),
+    flat = frozen.roll(
+        state,
+        observation,
         key_roll,
-        length=steps,
+        config=config,
+        task=task,
+        steps=steps,
+        copies=copies,
         randomize_members=True,
     )
-    flat = jax.tree.map(lambda x: x.reshape(len(x), padded, *x.shape[3:]), (rolled, alive))
 
     def at_step(step: Any) -> jax.Array:
         (transition, is_alive), key = step
@@ -194,12 +184,10 @@ def compare(
         return jnp.where(is_alive, local, 0.0)
 
     local = jax.lax.map(at_step, (flat, jax.random.split(key_local, len(flat[1]))))  # [T, padded]
-    by_state = lambda x: jnp.mean(
-        x[..., : count * copies].reshape(*x.shape[:-1], copies, count), axis=-2
-    )
+    by_state = functools.partial(frozen.by_state, count=count, copies=copies)
     met = by_state(jnp.tensordot(config.discount ** (2 * jnp.arange(len(local))), local, 1))
     first = jax.tree.map(lambda x: x[0], flat[0])
-    no_q = jnp.zeros((1, 1, padded))  # nothing that a U-net reads
+    no_q = jnp.zeros((1, 1, first.observation.shape[0]))  # nothing that a U-net reads
     said = estimates.value_std(built, learner, first.observation, first.action, no_q)
     return by_state(jnp.square(said)), met, by_state(local)
 

@@ -162,9 +162,9 @@ class Config:
     # Dynamics ensemble and its rollouts.
     dynamics: DynamicsConfig = DynamicsConfig()
     fit_every: int = checked(250, _fields.integer(1))  # F, environment steps between model fits
-    # Environment steps between rollouts, counted from each fit; 0: only after fits. Between two of
-    # them, critics learn from what the policy did before.
-    roll_out_every: int = checked(0, _fields.integer(0, "0 is with each fit, 50 is explore's"))
+    # Environment steps between rollouts, counted from each fit, which they follow in any case; 0:
+    # only after fits. Between two of them, critics learn from what the policy did before.
+    roll_out_every: int = checked(0, _fields.integer(0, "0 is the paper's, 50 is qusac's"))
     # L: times the steps until the next rollouts at once, L x F with rollouts at fits only.
     rollouts_per_step: int = checked(400, _fields.integer(1))
     rollout_length: int = checked(5, _fields.integer(1))  # k
@@ -211,17 +211,10 @@ class Config:
         self._check_penalty_and_regularizer()
 
     def _check_rollouts(self) -> None:
-        if self.roll_out_every > self.fit_every:
+        if not self.uses_model and self.rollout_starts != "uniform":
             raise ValueError(
-                f"roll_out_every must be at most fit_every = {self.fit_every}, got "
-                f"{self.roll_out_every}; each fit is rolled out at once, so use 0 for no more "
-                "rollouts than that"
-            )
-        if not self.uses_model and (self.roll_out_every or self.rollout_starts != "uniform"):
-            raise ValueError(
-                f"roll_out_every {self.roll_out_every} and rollout_starts {self.rollout_starts!r} "
-                "are of rollouts, and critic_data 'replay' has none; use 'model' or 'member', or "
-                "roll_out_every 0 and rollout_starts 'uniform'"
+                f"rollout_starts {self.rollout_starts!r} is of rollouts, and critic_data 'replay' "
+                "has none; use 'model' or 'member', or rollout_starts 'uniform'"
             )
 
     def _check_critic_steps(self) -> None:
@@ -278,7 +271,7 @@ class Config:
     @property
     def rollout_interval(self) -> int:
         """Environment steps, offline updates, between rollouts."""
-        return self.roll_out_every or self.fit_every
+        return min(self.roll_out_every or self.fit_every, self.fit_every)
 
     @property
     def fit_batch_size(self) -> int:

@@ -17,8 +17,12 @@ def _mbpo(config: Config) -> Config:
 
 # Algorithm 2 with the online hyperparameters, and what was found to be better. In units of the
 # data, what changes by a thousandth as much is as much to the models, and the bounds of their
-# variances fit every task.
-_QUSAC = Config(dynamics=DynamicsConfig(normalize_inputs="deviation", normalize_targets=True))
+# variances fit every task. Critics that learn for long from rollouts of a policy that is gone
+# expect what no model pays: they are new every 500 updates, and as many fewer at once.
+_QUSAC = Config(
+    roll_out_every=50,
+    dynamics=DynamicsConfig(normalize_inputs="deviation", normalize_targets=True),
+)
 _SAC = Config(
     method="ensemble_mean", risk=0.0, num_critics=2, critic_data="replay", updates_per_step=1
 )
@@ -164,6 +168,8 @@ def small(config: Config, *, is_offline: bool = False) -> Config:
         unet_hidden=(128, 128),
         dynamics=dataclasses.replace(config.dynamics, hidden=(128, 128, 128)),
         fit_every=config.fit_every if is_offline else 500,
+        # With half as many fits, rollouts are as fresh as at the paper's sizes.
+        roll_out_every=config.rollout_interval if config.uses_model and not is_offline else 0,
         rollouts_per_step=5 if is_offline else 500 // length,
         rollout_length=length,
     )

@@ -22,6 +22,8 @@ def test_rollouts_between_fits_are_due_where_asked_for():
     uneven = dataclasses.replace(config, roll_out_every=4)
     due = [schedule.online(step, config=uneven) for step in range(1, 18)]
     assert [i + 1 for i, step in enumerate(due) if step.roll_out] == [9, 15]
+    beyond = dataclasses.replace(config, roll_out_every=7)
+    assert not any(schedule.online(step, config=beyond).roll_out for step in range(1, 18))
     often, seldom = state.num_rollouts(config), state.num_rollouts(CONFIG)
     assert (often, seldom) == (2 * CONFIG.rollouts_per_step, 3 * CONFIG.rollouts_per_step)
     assert not any(schedule.online(step, config=CONFIG).roll_out for step in range(1, 18))

@@ -9,6 +9,7 @@ import pytest
 
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen_data
+from qusac_jax import environments
 
 
 @pytest.mark.slow
@@ -34,6 +35,25 @@ def test_what_is_learned_from_does_not_change_and_the_agent_does(tiny_run):
     # A line after two refreshes, and one at the end.
     assert [row.updates for row in rows] == [2 * per_refresh, 3 * per_refresh]
     assert np.isfinite(rows).all()
+
+
+@pytest.mark.slow
+def test_what_the_models_pay_is_inside_what_d_has_paid(tiny_run):
+    saved = SavedRun(tiny_run)
+    state = jax.tree.map(lambda x: x[0], saved.state(80))
+    never = environments.TERMINATIONS["never"]
+    config, task = saved.config, dataclasses.replace(saved.task, termination=never)
+    data, size = state.replay.data, int(state.replay.size)
+    # Beyond what D holds there is nothing to be inside of.
+    reward = np.where(np.arange(len(data.reward)) < size, 0.25, 99.0).astype(np.float32)
+    state = state._replace(replay=state.replay._replace(data=data._replace(reward=reward)))
+    found = frozen_data.discounted_in_models(
+        state, data.observation[:3], jax.random.key(0), config=config, task=task, copies=2
+    )
+    steps = np.ceil(np.log(0.02) / np.log(config.discount))
+    by_hand = 0.25 * (1 - config.discount**steps) / (1 - config.discount)
+    np.testing.assert_allclose(found, [by_hand] * 3, rtol=1e-4)
+    assert by_hand == pytest.approx(0.98 * 0.25 / (1 - config.discount), rel=0.01)
 
 
 @pytest.mark.slow
