@@ -143,7 +143,7 @@ def run_steps(
 
         if config.uses_model:
             agent = apply_if(plan.refresh[i], refresh, agent)
-        if config.uses_model and config.roll_out_every:
+        if config.uses_model and config.rollout_interval < config.fit_every:
             agent = apply_if(plan.roll_out[i], roll_out, agent)
         agent = apply_if(plan.learn[i], learn, agent)
         agent = apply_if(~plan.learn[i], collect, agent)

@@ -13,8 +13,6 @@ from typing import IO, Any
 
 import numpy as np
 
-PARTIAL = ".partial"  # ends the name of a file that is not complete yet
-
 
 def read_json(path: pathlib.Path, remedy: str = "leave this run out") -> dict[str, Any]:
     """The JSON object in a file.
@@ -103,7 +101,7 @@ def warn(message: str) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO[Any]]:
+def replacing(path: pathlib.Path, mode: str = "w", *, is_shared: bool = False) -> Iterator[IO[Any]]:
     """A file to write to, which takes the place of the one at the path when it is complete.
 
     What is there stays as it is if anything goes wrong before, be it a full disk or kill -9.
@@ -111,8 +109,9 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO[Any]]:
     Args:
         path: of the file.
         mode: as for `open`: w or wb.
+        is_shared: whether other processes may replace it at the same time.
     """
-    partial = path.with_suffix(f".{os.getpid()}{PARTIAL}")  # others may write the same file
+    partial = path.with_suffix(f".{os.getpid()}.partial" if is_shared else ".partial")
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
     try:
         with partial.open(mode, **text) as file:

@@ -127,8 +127,8 @@ def _check_multiples(options: Any, config: qusac.Config) -> None:
     if config.roll_out_every:
         raise ValueError(
             f"config.roll_out_every counts steps between fits, got {config.roll_out_every}, and "
-            "offline the models are fitted once; use --config.fit_every for how often they are "
-            "rolled out"
+            "offline the models are fitted once; use --config.roll_out_every=0, and "
+            "--config.fit_every for how often they are rolled out"
         )
     for name in ("num_steps", "eval_every", "checkpoint_every"):
         value = getattr(options, name)

@@ -26,7 +26,7 @@ class PublishedCurve(NamedTuple):
         and where the next one would have come after the last.
         """
         place = int(np.searchsorted(self.x, step, side="right")) - 1
-        if place < 0 or step >= self.x[-1] + np.diff(self.x).max(initial=0.0):
+        if place < 0 or step > self.x[-1] + np.diff(self.x).max(initial=0.0):
             return float("nan"), float("nan")
         return float(self.mean[place]), float(self.standard_error[place])
 

@@ -9,12 +9,13 @@ import pathlib
 from collections.abc import Callable
 from typing import IO, Any
 
-from experiments.files import PARTIAL, flatten, read_json, write_json
+from experiments.files import flatten, read_json, write_json
 from experiments.loggers import Logger, TensorBoard
 
 _LOCK = ".lock"
+_UNFINISHED = (_LOCK, "config.partial")  # what a process that died at its start may leave
 # All that a run's directory holds before anything was computed; until then, others may use it.
-_AT_START = {"config.json", "checkpoints", "tensorboard", "wandb", "wandb.json"}
+_AT_START = {*_UNFINISHED, "config.json", "checkpoints", "tensorboard", "wandb", "wandb.json"}
 _MOST_NAMED = 6  # values that differ, in an error
 _PROGRAM = ("versions", "git_commit", "device")  # what computes, `describe_program`
 # What may differ when a run is continued; everything else decides its results.
@@ -47,7 +48,7 @@ class RunDirectory:
         is_new = not self.previous
         has_config = existing.is_file()
         there = list(self.path.iterdir()) if self.path.is_dir() and not has_config else []
-        if not all(_is_left_behind(p.name) for p in there):
+        if any(p.name not in _UNFINISHED for p in there):
             raise ValueError(
                 f"workdir {str(path)!r} exists, is not empty and holds no config.json; "
                 "choose another, or empty it"
@@ -253,13 +254,8 @@ def previous_config(path: str | pathlib.Path, config: dict[str, Any]) -> dict[st
 def _is_at_its_start(path: pathlib.Path, config: dict[str, Any]) -> bool:
     """Whether a run has made the directory, and nothing else has come since."""
     is_of_a_run = all(name in config for name in _PROGRAM)
-    names = {p.name for p in path.iterdir() if not _is_left_behind(p.name)}
+    names = {entry.name for entry in path.iterdir()}
     return is_of_a_run and names <= _AT_START and not any(path.glob("checkpoints/*"))
-
-
-def _is_left_behind(name: str) -> bool:
-    """Whether a process that died at its start may have left this."""
-    return name == _LOCK or name.endswith(PARTIAL)
 
 
 def is_in_use(path: pathlib.Path) -> bool:

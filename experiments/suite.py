@@ -94,7 +94,8 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
     launcher = suite_jobs.Launcher(options.launcher, jobs, parameters)
     count = options.jobs or (_LOCAL_JOBS if launcher.is_local else _MANY)
     slots = suite_jobs.shares(own_cores.usable(), min(count, len(planned)))
-    what = "the runs save and end" if launcher.is_local else "what is queued or runs goes on"
+    of_local = "the runs that it has started save and end"
+    what = of_local if launcher.is_local else "what is queued or runs goes on"
     with interrupts.stop_signals(f"leaving: {what}") as stopped:
         number = suite_queue.work(planned, launcher, slots, stopped)
     code = _report(runs, jobs, workdir, planned)

@@ -180,6 +180,15 @@ def shares(cores: Sequence[int], count: int) -> list[list[int]]:
     return [list(cores[low:high]) for low, high in itertools.pairwise(bounds)]
 
 
+def is_open(folder: pathlib.Path) -> bool:
+    """Whether the latest job of a run has left no result: it is queued or runs, or was killed."""
+    submitted = list(folder.glob("*_submitted.pkl"))
+    latest = max(submitted, key=lambda path: path.stat().st_mtime, default=None)
+    if latest is None:
+        return False
+    return not any(folder.glob(f"{latest.name.removesuffix('_submitted.pkl')}_*_result.pkl"))
+
+
 def last_error(folder: pathlib.Path) -> str:
     """The last error that the latest job of a run has written; empty if there is none."""
     logs = sorted(folder.glob("*_log.err"), key=lambda path: path.stat().st_mtime)

@@ -50,7 +50,10 @@ class PlannedRun(NamedTuple):
 
     def is_done(self) -> bool:
         """Whether it has made all its steps and written its results."""
-        return done_steps(self.path) >= self.num_steps
+        try:
+            return done_steps(self.path) >= self.num_steps
+        except ValueError:  # damaged while a suite runs; `plan` refuses what is so before
+            return False
 
 
 def done_steps(path: pathlib.Path) -> int:

@@ -54,7 +54,8 @@ def work(
         job = launcher.find(run.name)
         if job is not None or run_directory.is_in_use(run.path):
             waiting.remove(run)
-            running.append(_Running(run, job, _slot_of(run, running, slots)))
+            slot = _slot_of(run, running, slots) if job is None else _free_slot(running, len(slots))
+            running.append(_Running(run, job, slot))
             progress.begin(run, "is running already")
     poll = _POLL if launcher.is_local else _POLL_CLUSTER
     while (waiting or running) and stopped() is None:
@@ -95,14 +96,14 @@ def _free_slot(running: Sequence[_Running], count: int) -> int:
 
 
 def _slot_of(run: PlannedRun, running: Sequence[_Running], slots: Sequence[Sequence[int]]) -> int:
-    """The one whose cores a run has that another suite has started, else a free one."""
+    """One with the cores of a run that another suite has started, else any; the freest of these."""
+    cores: set[int] = set()
     with contextlib.suppress(OSError, AttributeError):  # it has ended; no such call here
         if (process := run_directory.user(run.path)) is not None:
             cores = os.sched_getaffinity(process)
-            for number, slot in enumerate(slots):
-                if slot and set(slot) == cores:
-                    return number
-    return _free_slot(running, len(slots))
+    taken = [one.slot for one in running]
+    same = [number for number, slot in enumerate(slots) if slot and set(slot) == cores]
+    return min(same or range(len(slots)), key=taken.count)
 
 
 def _leave(running: Sequence[_Running], launcher: Launcher) -> None:
@@ -112,14 +113,15 @@ def _leave(running: Sequence[_Running], launcher: Launcher) -> None:
         for one in alive:
             launcher.stop(one.job)  # again and again: at its start a job does not listen
         time.sleep(_POLL)
-    left = [_name_and_process(one.run) for one in running if _is_alive(one)]
+    left = [_name_and_process(one) for one in running if _is_alive(one)]
     if left:
         print(f"still running: {', '.join(left)}; the same command follows them again", flush=True)
 
 
-def _name_and_process(run: PlannedRun) -> str:
-    process = run_directory.user(run.path)
-    return run.name if process is None else f"{run.name} (kill {process} saves and ends it)"
+def _name_and_process(one: _Running) -> str:
+    # As in `_is_alive`, the lock of a job of ours is not looked at.
+    process = run_directory.user(one.run.path) if one.job is None else None
+    return one.run.name + ("" if process is None else f" (kill {process} saves and ends it)")
 
 
 class _Progress:

@@ -59,7 +59,7 @@ def write(
         lines = (f"- {one.name}{wanted(one)}: {one.reason}" for one in unfinished)
         parts.append("\n".join(["Not finished:", "", *lines]))
     text = "\n\n".join(parts) + "\n"
-    with files.replacing(output / "report.md") as file:
+    with files.replacing(output / "report.md", is_shared=True) as file:
         file.write(text)
     return text, unfinished
 
@@ -101,7 +101,8 @@ def find_unfinished(
     for name in sorted({*wanted, *(path.name for path in [*_folders(runs), *_folders(jobs)])}):
         config = runs / name / "config.json"
         error = suite_jobs.last_error(jobs / name)
-        if name not in wanted and not config.is_file() and not error:
+        is_known = name in wanted or config.is_file() or error
+        if not is_known and not suite_jobs.is_open(jobs / name):
             continue  # no run, or one that was deleted
         steps = wanted.get(name)
         try:

@@ -182,7 +182,6 @@ def test_small_sizes_are_named_where_networks_are_larger():
     assert small_seconds(dataclasses.replace(small, critic_hidden=(32, 32))) is None
     # What cannot be made small is not announced so.
     assert small_seconds(dataclasses.replace(paper, rollout_length=600)) is None
-    assert small_seconds(dataclasses.replace(paper, rollout_length=600)) is None
 
 
 def test_what_a_unet_looks_ahead_at_is_counted():

@@ -480,6 +480,8 @@ def test_a_run_of_an_earlier_suite_keeps_its_cores_and_is_named_with_its_process
     assert suite_queue._slot_of(run, [], [elsewhere, here]) == 0  # it is not running
     directory = RunDirectory(run.path, {})
     assert suite_queue._slot_of(run, [], [elsewhere, here]) == 1
+    taken = [suite_queue._Running(run, None, 1)]
+    assert suite_queue._slot_of(run, taken, [elsewhere, here, here]) == 2
     suite_queue._leave([suite_queue._Running(run, None, 1)], FakeLauncher())
     assert f"still running: run0 (kill {os.getpid()} saves and ends it)" in capsys.readouterr().out
     directory.close()
@@ -498,15 +500,18 @@ def test_a_damaged_run_ends_neither_the_suite_nor_its_report(tmp_path, capsys):
     finish(runs[1].path)
     # What is no run, and what was deleted, is not waited for; what failed at its start is.
     (tmp_path / "runs" / ".ipynb_checkpoints").mkdir()
-    for name in ("deleted", "failed"):
+    for name in ("deleted", "failed", "queued"):
         (tmp_path / "jobs" / name).mkdir(parents=True)
+        (tmp_path / "jobs" / name / "1_submitted.pkl").touch()
+    (tmp_path / "jobs" / "deleted" / "1_0_result.pkl").touch()
     (tmp_path / "jobs" / "failed" / "1_0_log.err").write_text("error: no room\n")
     text, unfinished = suite_report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
     assert "| pendulum | sac | 1 | 10 |" in text
-    assert [one.name for one in unfinished] == ["failed", "run0"]
+    assert [one.name for one in unfinished] == ["failed", "queued", "run0"]
+    assert not runs[0].is_done()
     assert "- failed: error: no room\n" in text
-    assert "summary.json cannot be read" in unfinished[1].reason
-    assert "delete it, and the run goes on" in unfinished[1].reason
+    assert "summary.json cannot be read" in unfinished[2].reason
+    assert "delete it, and the run goes on" in unfinished[2].reason
 
 
 def test_report_by_hand(tmp_path, capsys):
@@ -528,8 +533,8 @@ def test_report_by_hand(tmp_path, capsys):
     assert theirs.at(59_999) == (theirs.mean[4], theirs.standard_error[4])
     assert round(theirs.mean[4]) == 605
     assert np.isnan(theirs.at(9_999)[0])
-    assert theirs.at(259_999) == (theirs.mean[-1], theirs.standard_error[-1])
-    assert np.isnan(theirs.at(260_000)[0])  # of which nothing was published
+    assert theirs.at(260_000) == (theirs.mean[-1], theirs.standard_error[-1])
+    assert np.isnan(theirs.at(260_001)[0])  # of which nothing was published
     row = next(line for line in text.splitlines() if line.startswith("| pendulum | ensemble_mean"))
     assert "| 2 | 50000 | 387.5 ± 77.5 | 387.5 [" in row
     assert f"| {theirs.mean[4]:.1f} ± {theirs.standard_error[4]:.1f} |" in row
