@@ -51,3 +51,15 @@ def test_a_file_is_replaced_by_a_whole_one_or_stays(tmp_path):
     with files.replacing(path, "wb") as file:
         file.write(b"new")
     assert path.read_bytes() == b"new"
+
+
+def test_two_processes_may_replace_a_file_at_the_same_time(tmp_path, monkeypatch):
+    path = tmp_path / "report.md"
+    with files.replacing(path, is_shared=True) as first:
+        first.write("first")
+        monkeypatch.setattr(files.os, "getpid", lambda: 17)
+        with files.replacing(path, is_shared=True) as second:
+            second.write("second")
+        assert path.read_text() == "second"
+    assert path.read_text() == "first"
+    assert [p.name for p in tmp_path.iterdir()] == ["report.md"]
