@@ -165,6 +165,15 @@ def check_fixed(before: qusac.Config, after: qusac.Config, names: Sequence[str])
             raise ValueError(f"{name} must be that of the run, {known}, got {given}")
 
 
+def print_head(found: Frozen, *columns: str) -> None:
+    """Prints what is learned from, what is set otherwise, and the head of a table."""
+    changed = changes(found.saved.config, found.config) or "as it was"
+    count = int(found.state.replay.size)
+    print(f"{found.saved.spec.name}, step {found.step}, {count} transitions; {changed}")
+    print(f"| {' | '.join(columns)} |")
+    print("| " + "---: | " * len(columns))
+
+
 def changes(before: qusac.Config, after: qusac.Config) -> str:
     """What is set otherwise, of the models and besides; empty if nothing is."""
     old, new = (

@@ -200,16 +200,21 @@ def discounted_in_models(
 
 def run(options: Any, paths: Sequence[str]) -> None:
     """Learns as the flags say and prints the table."""
-    saved, step, old, config = frozen.load(options, paths)
-    state = new_agent(saved, old, config, options.seed)
-    changes = frozen.changes(saved.config, config) or "as it was"
-    print(f"{saved.spec.name}, step {step}, {int(state.replay.size)} transitions; {changes}")
-    print("| updates | return | Q, first states | in the models | came of it | Q, model data |")
-    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+    found = frozen.load(options, paths)
+    state = new_agent(found.saved, found.state, found.config, options.seed)
+    frozen.print_head(
+        found,
+        "updates",
+        "return",
+        "Q, first states",
+        "in the models",
+        "came of it",
+        "Q, model data",
+    )
     measure(
-        saved,
+        found.saved,
         state,
-        config,
+        found.config,
         num_updates=options.num_updates,
         episodes=options.episodes,
         report=lambda row: print(

@@ -206,19 +206,22 @@ def _row(done: int, said: jax.Array, met: jax.Array, local: jax.Array) -> Row:
 
 def run(options: Any, paths: Sequence[str]) -> None:
     """Learns on as the flags say and prints the table."""
-    saved, step, old, config = frozen.load(options, paths)
-    state = old_agent(saved, old, config, options.seed)
-    changes = frozen.changes(saved.config, config) or "as it was"
-    print(f"{saved.spec.name}, step {step}, {int(state.replay.size)} transitions; {changes}")
-    print(
-        "| updates | sqrt(U), U-net | rollouts | ratio of U | rank correlation "
-        f"| propagated at first | after {_LATER} steps |"
+    found = frozen.load(options, paths)
+    state = old_agent(found.saved, found.state, found.config, options.seed)
+    frozen.print_head(
+        found,
+        "updates",
+        "sqrt(U), U-net",
+        "rollouts",
+        "ratio of U",
+        "rank correlation",
+        "propagated at first",
+        f"after {_LATER} steps",
     )
-    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     measure(
-        saved,
+        found.saved,
         state,
-        config,
+        found.config,
         num_updates=options.num_updates,
         states=options.states,
         num_rollouts=options.rollouts,
