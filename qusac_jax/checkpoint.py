@@ -43,7 +43,7 @@ class Checkpointer:
             directory: of this run's checkpoints.
             max_to_keep: how many complete checkpoints stay.
         """
-        self._directory = pathlib.Path(directory).absolute()
+        self._directory = pathlib.Path(directory).expanduser().absolute()
         self._max_to_keep = max_to_keep
         self._manager: ocp.CheckpointManager | None = None
         self._has_cleaned = False

@@ -61,11 +61,12 @@ def save_policy(
         **metadata,
         "hidden": list(map(int, hidden)),  # NumPy's integers are none to JSON
         "action_size": len(action_low),
-        "action_low": list(action_low),
-        "action_high": list(action_high),
+        "action_low": list(map(float, action_low)),
+        "action_high": list(map(float, action_high)),
     }
+    text = json.dumps(description, indent=2) + "\n"
     try:
-        _write(partial, actor, description)
+        _write(partial, actor, text)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"could not write the policy to {str(path)!r}: {first_line(error)}; check the folder's "
@@ -77,7 +78,7 @@ def save_policy(
     shutil.rmtree(previous, ignore_errors=True)
 
 
-def _write(path: pathlib.Path, actor: networks.Params, description: dict[str, Any]) -> None:
+def _write(path: pathlib.Path, actor: networks.Params, description: str) -> None:
     # Where several processes run, this one writes by itself.
     alone = ocp.options.MultiprocessingOptions(
         primary_host=jax.process_index(), active_processes={jax.process_index()}
@@ -89,7 +90,7 @@ def _write(path: pathlib.Path, actor: networks.Params, description: dict[str, An
         ocp.Checkpointer(handler, multiprocessing_options=alone) as checkpointer,
     ):
         checkpointer.save(path / "actor", args=ocp.args.StandardSave(actor))  # type: ignore[call-arg]
-    (path / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+    (path / _DESCRIPTION).write_text(description)
     _checksums.write(path)
 
 

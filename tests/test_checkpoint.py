@@ -112,6 +112,11 @@ def test_all_damaged_reports_the_latest(saved):
         Checkpointer(saved).restore_latest_good(DEVICE, HOST)
 
 
+def test_a_directory_may_be_named_from_home(saved, monkeypatch):
+    monkeypatch.setenv("HOME", str(saved.parent))
+    assert Checkpointer(f"~/{saved.name}").steps() == [20, 30]
+
+
 def test_later_checkpoints_can_be_dropped(saved):
     Checkpointer(saved).delete_after(20)
     assert Checkpointer(saved).steps() == [20]

@@ -55,7 +55,7 @@ def test_actions_are_in_the_units_of_the_environment(saved):
 
 def test_bounds_that_are_not_symmetric(tmp_path):
     low, high = (0.0, -1.0, 5.0), (10.0, 1.0, 5.5)
-    save(tmp_path / "policy", low=low, high=high)
+    save(tmp_path / "policy", low=np.float32(low), high=np.float32(high))
     policy = qusac_jax.load_policy(tmp_path)
     a = np.float64(policy.normalized(OBSERVATION))
     expected = np.array(low) + (a + 1) / 2 * (np.array(high) - np.array(low))

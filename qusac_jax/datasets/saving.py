@@ -177,7 +177,7 @@ def _environment(name: str) -> tuple[Any, spaces.Box | None, int | None]:
     checks.check_bounds(f"the environment {name!r}", space.low, space.high)
     try:
         spec.to_json()
-    except ValueError:  # registered with a class instead of its name, which JSON cannot hold
+    except (ValueError, TypeError):  # made by a class, or with values, that JSON cannot hold
         return None, space, num_observed
     return spec, space, num_observed
 

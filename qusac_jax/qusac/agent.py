@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax._checks import is_concrete
+from qusac_jax._checks import check_count, is_concrete
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import multistep, normalization, replay
 from qusac_jax.qusac.config import Config
@@ -84,14 +84,17 @@ def learn(
         num_updates: static; by default G, `config.updates_per_step`.
 
     Returns:
-        The state and the metrics of the last update, `[]` each: losses, `mean_q`, `mean_sqrt_u`
-        and `alpha`.
+        The state and the metrics of the last update, `[]` each: losses, `mean_q`, `mean_sqrt_u`,
+        `local_uncertainty` and `alpha`.
 
     Raises:
-        ValueError: outside `jit`, if there is nothing to learn from yet.
+        ValueError: if `num_updates` is below 1, and outside `jit` if there is nothing to learn from
+            yet.
     """
     key, key_update = jax.random.split(state.key)
-    count = config.updates_per_step if num_updates is None else num_updates
+    count = config.updates_per_step
+    if num_updates is not None:
+        count = check_count("num_updates", num_updates)
     return _learn(state._replace(key=key), key_update, count, config=config, task=task)
 
 
@@ -160,8 +163,8 @@ def check_ready(state: TrainState) -> None:
         raise ValueError("D is empty: store transitions with `observe` before `learn`")
     if state.model_data is not None and not np.all(state.model_data.size):
         raise ValueError(
-            "the model's buffers are empty: call `refresh` before `learn`, which would train on "
-            "zeros; `schedule.online` says when a refresh is due"
+            "the model's buffers are empty: call `refresh`, or offline `fit` once and `roll_out`, "
+            "before `learn`, which would train on zeros; `schedule` says what is due"
         )
 
 

@@ -24,6 +24,7 @@ ROLLOUT_STARTS: tuple[str, ...] = get_args(RolloutStarts)
 # The first fit sees one transition fewer than the warm-up has steps, and holds the first of them
 # out.
 LEAST_WARMUP = 3
+_UNLIMITED = 10**9  # epochs and gradient steps are counted in 32 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,14 +67,17 @@ class DynamicsConfig:
         0.0, _fields.at_least(0, "0 is the paper's, 1 suits rewards of up to 1 a step")
     )
     # One slot of D in this many is held out.
-    holdout_every: int = checked(20, _fields.integer(2, "20 holds out 5 % of the data"))
-    patience: int = checked(1, _fields.integer(1))  # epochs without a better member before a stop
+    holdout_every: int = checked(
+        20, _fields.integer(2, "20 holds out 5 % of the data", most=_UNLIMITED)
+    )
+    # Epochs without a better member before a stop.
+    patience: int = checked(1, _fields.integer(1, most=_UNLIMITED))
     # What makes a member better: target, the error of any; mean, that over all of them.
     stop_rule: StopRule = "target"
     improvement: float = checked(0.01, _fields.fraction)  # relative, of a held-out error
-    max_epochs: int = checked(50, _fields.integer(1))  # per fit
+    max_epochs: int = checked(50, _fields.integer(1, most=_UNLIMITED))  # per fit
     # Per fit, in whole epochs, at least one; 2,500 are the paper's F x G updates.
-    max_steps: int = checked(2_500, _fields.integer(1))
+    max_steps: int = checked(2_500, _fields.integer(1, most=_UNLIMITED))
     # Averages the weights of a fit's steps; 0: those of the last step.
     ema_decay: float = checked(
         0.99,
@@ -165,7 +169,8 @@ class Config:
     # Environment steps between rollouts, counted from each fit, which they follow in any case; 0:
     # only after fits. Between two of them, critics learn from what the policy did before.
     roll_out_every: int = checked(0, _fields.integer(0, "0 is the paper's, 50 is qusac's"))
-    # L: times the steps until the next rollouts at once, L x F with rollouts at fits only.
+    # L: times the steps between two of them at once (`rollout_interval`), L x F with rollouts at
+    # fits only.
     rollouts_per_step: int = checked(400, _fields.integer(1))
     rollout_length: int = checked(5, _fields.integer(1))  # k
     # uniform: anywhere in D, as in the paper; values: see `starts.by_value`.
@@ -173,7 +178,7 @@ class Config:
     # Share of the rollouts whose first action is uniform: critics and U-net then learn, too, what
     # comes of actions that the policy would not take.
     random_first_actions: float = checked(0.0, _fields.fraction)
-    # Δ: after so many times of rolling out, D_model is overwritten.
+    # Δ: D_model has room for so many times of rolling out, and more where rollouts end early.
     retain_refreshes: int = checked(1, _fields.integer(1))
     penalty: str | None = None  # taken off the rewards of rollouts: mopo, or None
     penalty_scale: float = checked(  # λ of that penalty
@@ -186,6 +191,8 @@ class Config:
         _fields.check_choice("critic_data", self.critic_data, CRITIC_DATA)
         _fields.check_choice("rollout_starts", self.rollout_starts, ROLLOUT_STARTS)
         _fields.check_fields(self)
+        if not isinstance(self.dynamics, DynamicsConfig):
+            raise ValueError(f"dynamics must be a DynamicsConfig, got {self.dynamics!r}")
         if self.warmup_steps > self.replay_capacity:
             raise ValueError(
                 f"warmup_steps must lie in [{LEAST_WARMUP}, replay_capacity = "
@@ -250,8 +257,8 @@ class Config:
                 )
         if self.real_ratio and not self.num_real:
             raise ValueError(
-                f"real_ratio {self.real_ratio} of batch_size {self.batch_size} is less than half a "
-                f"transition; use 0, or at least {1 / self.batch_size}"
+                f"real_ratio {self.real_ratio} of batch_size {self.batch_size} is no transition; "
+                f" use 0, or at least {1 / self.batch_size}"
             )
         if self.regularizer is not None:
             _fields.check_choice("regularizer", self.regularizer, tuple(REGULARIZERS))

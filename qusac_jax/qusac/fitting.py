@@ -34,7 +34,7 @@ class FitReport(NamedTuple):
     """How a fit went."""
 
     holdout_mse: jax.Array  # [N] squared error of the mean on held-out data, (s' - s, r) units
-    train_loss: jax.Array  # [N] negative log-likelihood of the last epoch, in units of target_std
+    train_loss: jax.Array  # [N] mean `losses.weighted_nll` of the last epoch
     epochs: jax.Array  # [] int32, epochs run
 
 

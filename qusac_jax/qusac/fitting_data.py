@@ -33,7 +33,7 @@ def shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_rows: int
 
 
 def max_train(buffer: replay.Buffer, config: DynamicsConfig) -> int:
-    """Training slots of a full buffer."""
+    """Training slots of a full buffer, or one more."""
     capacity = buffer.data.reward.shape[0]
     return capacity - capacity // config.holdout_every
 

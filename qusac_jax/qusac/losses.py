@@ -138,7 +138,7 @@ def weighted_nll(
         beta: in [0, 1].
 
     Returns:
-        `[...]` the loss without its constant; no gradient flows through the weight.
+        `[...]` twice the loss, without its constant; no gradient flows through the weight.
 
     Source: Seitzer et al. (2022), "On the Pitfalls of Heteroscedastic Uncertainty Estimation".
     """

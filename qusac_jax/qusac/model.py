@@ -3,6 +3,8 @@
 Axes: N members, B batch, O observation size, A action size.
 """
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -37,7 +39,7 @@ def refresh(
         The state and how the fit went.
 
     Raises:
-        ValueError: if the agent has no model.
+        ValueError: if the agent has no model, and outside `jit` if D holds too little.
     """
     key, key_fit, key_roll = jax.random.split(state.key, 3)
     state, report = _fit(state._replace(key=key), key_fit, config=config, task=task)
@@ -76,7 +78,7 @@ def roll_out(state: TrainState, *, config: Config, task: Task) -> TrainState:
         The state with new rollouts over the oldest ones.
 
     Raises:
-        ValueError: if the agent has no model.
+        ValueError: if the agent has no model, and outside `jit` if D is empty.
     """
     key, key_roll = jax.random.split(state.key)
     return _roll_out(state._replace(key=key), key_roll, config=config, task=task)
@@ -166,6 +168,8 @@ def _fit(
 def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
     if state.dynamics is None or state.model_data is None:
         raise ValueError(_NO_DYNAMICS)
+    if is_concrete(state.replay.size) and not np.all(state.replay.size):
+        raise ValueError("D is empty, and rollouts start there: `observe` before the first")
 
     def policy(observation: jax.Array, key: chex.PRNGKey) -> jax.Array:
         return act(state.actor, observation, key, config=config, task=task)
@@ -228,8 +232,9 @@ def _starts(
     chunks, size = rollouts.num_chunks(num_rollouts(config), config.num_members)
     starts = starts_lib.by_value(
         state.replay,
-        lambda observation: estimates.attraction(parts, state.learner, observation, key_score),
+        functools.partial(estimates.attraction, parts, state.learner),
         key_pool,
+        key_score,
         chunks=chunks,
         size=size,
     )

@@ -31,7 +31,7 @@ def follow(learner: Learner, observation: jax.Array, num_before: jax.Array | int
         The learner, for all of whose networks the new statistics hold.
     """
     found = networks.statistics(learner.actor)
-    if found is None:
+    if found is None or not len(observation):
         return learner
     mean, variance = found
     share = len(observation) / (num_before + len(observation))

@@ -23,10 +23,10 @@ class Buffer(NamedTuple, Generic[Data]):
 def init(capacity: int, observation_size: int, action_size: int) -> Buffer[Transition]:
     """An empty buffer in float32."""
     data = Transition(
-        observation=jnp.zeros((capacity, observation_size)),
-        action=jnp.zeros((capacity, action_size)),
-        reward=jnp.zeros((capacity,)),
-        next_observation=jnp.zeros((capacity, observation_size)),
+        observation=jnp.zeros((capacity, observation_size), jnp.float32),
+        action=jnp.zeros((capacity, action_size), jnp.float32),
+        reward=jnp.zeros((capacity,), jnp.float32),
+        next_observation=jnp.zeros((capacity, observation_size), jnp.float32),
         terminated=jnp.zeros((capacity,), bool),
     )
     return Buffer(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))

@@ -13,6 +13,8 @@ import optax
 
 from qusac_jax._messages import did_you_mean
 
+_MOST_UPDATES = 10**9  # they are counted in 32 bits
+
 
 def _cosine(start: float, end: float, updates: int) -> optax.Schedule:
     decay = optax.cosine_decay_schedule(1.0, updates)
@@ -50,8 +52,8 @@ def parse(text: str) -> optax.Schedule:
         raise ValueError(
             f"risk_schedule must be KIND:START:END:UPDATES such as linear:-1:1:200000, got {text!r}"
         ) from None
-    if not (math.isfinite(start) and math.isfinite(end) and updates > 0):
+    if not (math.isfinite(start) and math.isfinite(end) and 0 < updates <= _MOST_UPDATES):
         raise ValueError(
-            f"risk_schedule must have finite ends and at least one update, got {text!r}"
+            f"risk_schedule must have finite ends and 1 to {_MOST_UPDATES} updates, got {text!r}"
         )
     return SCHEDULES[kind](start, end, updates)

@@ -14,7 +14,7 @@ from qusac_jax.task import Transition
 
 # `(key, B) -> observations [B, O]`.
 Starts = Callable[[chex.PRNGKey, int], jax.Array]
-Score = Callable[[jax.Array], jax.Array]  # observations [B, O] -> [B]
+Score = Callable[[jax.Array, chex.PRNGKey], jax.Array]  # (observations [B, O], key) -> [B]
 
 # From this mean reward of D on, in units of its largest, no rollout starts by value.
 FREQUENT = 0.1
@@ -26,7 +26,13 @@ def uniform(real: replay.Buffer) -> Starts:
 
 
 def by_value(
-    real: replay.Buffer, score: Score, key: chex.PRNGKey, *, chunks: int, size: int
+    real: replay.Buffer,
+    score: Score,
+    key_pool: chex.PRNGKey,
+    key_score: chex.PRNGKey,
+    *,
+    chunks: int,
+    size: int,
 ) -> Starts:
     """States of D, up to half by their rank: the best ten are as frequent as the next ninety.
 
@@ -46,7 +52,8 @@ def by_value(
     Args:
         real: D.
         score: what is expected of a state, finite.
-        key: consumed.
+        key_pool: draws the states that are scored; consumed.
+        key_score: of the scores; consumed.
         chunks: of states that are drawn and scored once, before the rollouts.
         size: states of a chunk, which are scored together.
 
@@ -54,8 +61,11 @@ def by_value(
         `Starts`, uniform ones and, as far as rewards are rare, ones by value in turn.
     """
     rare = 1.0 - _mean_reward(real) / FREQUENT
-    pool = replay.sample(real, key, chunks * size).observation
-    scores = jax.lax.map(score, pool.reshape(chunks, size, -1)).reshape(-1)
+    pool = replay.sample(real, key_pool, chunks * size).observation
+    scores = jax.lax.map(
+        lambda chunk: score(*chunk),
+        (pool.reshape(chunks, size, -1), jax.random.split(key_score, chunks)),
+    ).reshape(-1)
     num_states = len(pool)
     order = jnp.argsort(scores)
     pool, scores = pool[order], scores[order]

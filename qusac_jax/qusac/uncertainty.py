@@ -31,7 +31,8 @@ class Values(NamedTuple):
     # For methods that do not look ahead; None for the others.
     q: jax.Array | None = None  # [N, B] value of each critic group at (s, a)
     # For methods that look at what each member of the model expects; None for the others.
-    next_q: jax.Array | None = None  # [N, N, J, B], as for `gap`; 0 where a member expects an end
+    # [groups, N, J, B], as for `gap`, one group on shared data; 0 where a member expects an end.
+    next_q: jax.Array | None = None
     reward: jax.Array | None = None  # [N, B] mean rewards
     change: jax.Array | None = None  # [N, B, O] mean changes of the observation, in units of D's
     noise: jax.Array | None = None  # [N, B, O] their standard deviations, of each member's Gaussian

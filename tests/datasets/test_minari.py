@@ -81,6 +81,16 @@ def test_environment_that_is_not_of_gymnasium(root, episodes):
     np.testing.assert_array_equal(dataset.action_low, [-1])
 
 
+def test_an_environment_made_with_what_json_cannot_hold(root, episodes):
+    entry_point = "gymnasium.envs.classic_control:PendulumEnv"
+    gymnasium.register("Moon-v0", entry_point, kwargs={"g": np.float32(1.62)})
+    try:
+        datasets.save("own/moon-v0", episodes, env_name="gym:Moon-v0")
+        assert datasets.load("own/moon-v0").env == "gym:Moon-v0"
+    finally:
+        del gymnasium.registry["Moon-v0"]
+
+
 def test_namesake_of_d4rl_is_scored_by_its_own_metadata(root, episodes):
     datasets.save("mujoco/hopper-medium-v2", episodes, env_name="own:world")
     assert datasets.load("mujoco/hopper-medium-v2").reference is None

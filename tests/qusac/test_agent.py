@@ -435,6 +435,8 @@ def test_learning_before_the_first_rollouts_is_refused():
         agent.learn(state, config=SMALL, task=TASK)
     with pytest.raises(ValueError, match="fewer than two transitions"):
         agent.refresh(state, config=SMALL, task=TASK)
+    with pytest.raises(ValueError, match="D is empty, and rollouts start there"):
+        agent.roll_out(state, config=SMALL, task=TASK)
     state = agent.observe(state, random_transitions(0))
     assert int(state.replay.size) == 14
     with pytest.raises(ValueError, match="the model's buffers are empty: call `refresh`"):
@@ -442,6 +444,13 @@ def test_learning_before_the_first_rollouts_is_refused():
     both = jax.tree.map(lambda x: jnp.stack([x, x]), state._replace(key=None))
     with pytest.raises(ValueError, match="the model's buffers are empty"):
         agent.check_ready(both._replace(key=jax.random.split(state.key)))
+
+
+@pytest.mark.parametrize("num_updates", [0, -1, 1.5])
+def test_learning_takes_at_least_one_update(num_updates):
+    state = agent.init(jax.random.key(0), config=SMALL, task=TASK)
+    with pytest.raises(ValueError, match="num_updates must be an integer of at least 1"):
+        agent.learn(state, config=SMALL, task=TASK, num_updates=num_updates)
 
 
 def test_observe_learn_and_act_are_a_train_step_in_parts(alone):

@@ -47,14 +47,19 @@ def test_bad_value_is_named(field, value, message):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("holdout_every", 1, "holdout_every must be an integer of at least 2, got 1"),
+        (
+            "holdout_every",
+            1,
+            "holdout_every must be an integer of at least 2 and .*, got 1",
+        ),
         ("ema_decay", 1.0, r"ema_decay must lie in \[0, 1\), got 1.0"),
         ("ema_decay", -0.5, "ema_decay"),
         ("reward_prior_scale", -1.0, "reward_prior_scale must be finite and at least 0, got -1.0"),
         ("reward_prior_scale", float("nan"), "reward_prior_scale"),
         ("hidden", (), None),
         ("hidden", (0,), "hidden must be a tuple of positive layer sizes"),
-        ("max_steps", 0, "max_steps must be an integer of at least 1, got 0"),
+        ("max_steps", 0, "max_steps must be an integer of at least 1 and at most 10+, got 0"),
+        ("max_epochs", 10**10, "max_epochs must be an integer of .* at most 10+, got 10+"),
     ],
 )
 def test_bad_value_of_the_dynamics_is_named(field, value, message):
@@ -63,6 +68,12 @@ def test_bad_value_of_the_dynamics_is_named(field, value, message):
         return
     with pytest.raises(ValueError, match=message):
         DynamicsConfig(**{field: value})
+
+
+@pytest.mark.parametrize("dynamics", [None, {"hidden": (8,)}])
+def test_the_dynamics_have_a_configuration_of_their_own(dynamics):
+    with pytest.raises(ValueError, match="dynamics must be a DynamicsConfig, got"):
+        Config(dynamics=dynamics)
 
 
 @pytest.mark.parametrize("method", ["pombu", "exact_ube"])
@@ -159,7 +170,7 @@ def test_what_rollouts_and_their_share_of_a_batch_do_needs_them():
         dataclasses.replace(sac, regularizer="combo", real_ratio=0.5)
     with pytest.raises(ValueError, match=r"is of rollouts, and critic_data 'replay' has none"):
         dataclasses.replace(sac, rollout_starts="values")
-    with pytest.raises(ValueError, match=r"real_ratio 0\.001 of batch_size 256 is less than half"):
+    with pytest.raises(ValueError, match=r"real_ratio 0\.001 of batch_size 256 is no transition"):
         dataclasses.replace(presets.get("mbpo"), real_ratio=0.001)
     combo = presets.get("combo")
     for ratio in (1.0, 0.001):  # no model transition, no real one

@@ -49,7 +49,8 @@ def test_schedules_go_from_start_to_end_and_stay(text, values):
         ("linear:a:0:5", "must be KIND:START:END:UPDATES"),
         ("linear:1:0:2.5", "must be KIND:START:END:UPDATES"),
         ("linear:1:inf:5", "finite ends"),
-        ("linear:1:0:0", "at least one update"),
+        ("linear:1:0:0", "1 to 1000000000 updates"),
+        ("linear:1:0:5000000000", "1 to 1000000000 updates"),
         (5, "must be KIND:START:END:UPDATES"),
     ],
 )

@@ -30,7 +30,9 @@ def draw(made, count=20_000):
 
 
 def by_value(real, score):
-    return starts.by_value(real, score, jax.random.key(0), chunks=400, size=POOL // 400)
+    keys = jax.random.split(jax.random.key(0))
+    unseeded = lambda x, key: score(x)
+    return starts.by_value(real, unseeded, *keys, chunks=400, size=POOL // 400)
 
 
 def test_uniform_starts_are_everywhere_in_the_data(real):
