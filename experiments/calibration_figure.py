@@ -58,8 +58,7 @@ def draw(
         _draw_spreads(panels[1], spreads)
         _finish_std(panels[1, 0], spreads.std, "members' models", is_of_values)
     style.legend(figure, panels[0, 0].get_legend_handles_labels()[0], where="upper")
-    figure.savefig(path)
-    return path
+    return style.save(figure, path)
 
 
 def _draw_predictions(

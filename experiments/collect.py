@@ -145,6 +145,12 @@ def run(options: Any) -> int | None:
         return None
     cost.check_memory(config, task, 1, devices)
     directory = RunDirectory(workdir, _description(options, config, schedule))
+    trained = directory.previous.get("num_steps", num_steps)
+    if trained != num_steps:
+        raise ValueError(
+            f"num_steps is {num_steps}, but the run in {str(workdir)!r} has {trained}, and its "
+            f"datasets are of all of them; use --num_steps={trained}, or another workdir"
+        )
     with interrupts.stop_signals() as stopped:
         print(f"run directory: {workdir}", flush=True)
         setup = Setup(

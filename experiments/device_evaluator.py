@@ -34,10 +34,13 @@ class DeviceEvaluator(Evaluator):
             task=setup.task,
             action_cost=self.envs.spec.action_cost,
         )
-        shardings: dict[str, Any] = {}
+        # Always named, or what a checkpoint has restored would be compiled for once more.
+        sharding: Any = jax.sharding.SingleDeviceSharding(setup.devices[0])
         if placement is not None:
-            shardings = {"in_shardings": placement.sharding, "out_shardings": placement.sharding}
-        self._run = jax.jit(episodes, donate_argnums=1, **shardings)
+            sharding = placement.sharding
+        self._run = jax.jit(
+            episodes, donate_argnums=1, in_shardings=sharding, out_shardings=sharding
+        )
 
     def run(self, actor: Params) -> Evaluation:
         """One episode in every environment."""

@@ -55,6 +55,9 @@ class DeviceRun(OnlineRun):
                 "in_shardings": (placed, placed, placed, everywhere),
                 "out_shardings": (placed, placed, placed, report),
             }
+        else:  # or what a checkpoint has restored would be compiled for once more
+            one = jax.sharding.SingleDeviceSharding(setup.devices[0])
+            shardings = {"in_shardings": one, "out_shardings": one}
         self._run_steps = jax.jit(steps, donate_argnums=(0, 1), **shardings)
         self._most_steps = min(setup.eval_every, setup.checkpoint_every, setup.num_steps)
 

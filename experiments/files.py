@@ -125,8 +125,8 @@ def replacing(path: pathlib.Path, mode: str = "w", *, is_shared: bool = False) -
 
 
 def write_csv(path: pathlib.Path, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Writes a table as CSV."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    """Writes a table as CSV, `replacing` the file."""
+    with replacing(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)

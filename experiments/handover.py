@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments import config_file, files, seeds
 from experiments.processes import Processes
-from qusac_jax import qusac
+from qusac_jax import environments, qusac
 from qusac_jax.checkpoint import Checkpointer, CheckpointError
 from qusac_jax.qusac.config import LEAST_WARMUP
 
@@ -69,7 +69,7 @@ def config_of(
         if unknown or "dynamics" not in content:
             raise KeyError(unknown[0] if unknown else "dynamics")
         return config_file.replaced(default, fields)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{argument}: {path} is of another version ({error}); {remedy}") from error
 
 
@@ -105,6 +105,41 @@ def continued(
     return values | kept | warmup | room
 
 
+def resumed(own: qusac.Config, values: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
+    """The same as `continued`, of an online run that has begun and whose offline run is gone.
+
+    Args:
+        own: of the online run.
+        values: of its command by itself, by name.
+        given: names of those that a file or the command line says.
+
+    Returns:
+        All hyperparameters by name.
+    """
+    there = files.flatten(dataclasses.asdict(own))
+    decided = (*_NETWORKS, *_KEPT, "warmup_steps")
+    kept = {name: there[name] for name in decided if name not in given}
+    return values | kept | {"replay_capacity": own.replay_capacity}
+
+
+def check_sizes(path: pathlib.Path, spec: environments.Spec) -> None:
+    """Raises `ValueError` if an environment has other sizes than that of an offline run.
+
+    Args:
+        path: workdir of the offline run.
+        spec: of the environment.
+    """
+    data = files.read_json(path / "config.json", _REMEDY).get("dataset") or {}
+    there = (data.get("observation_size"), data.get("action_size"))
+    here = (spec.observation_size, spec.action_size)
+    if None not in there and there != here:
+        raise ValueError(
+            f"init_from: {path} has observations of {there[0]} numbers and actions of {there[1]}, "
+            f"{spec.name!r} of {here[0]} and {here[1]}; pass the --env of that run, or leave "
+            "--init_from out"
+        )
+
+
 def check_seeds(path: pathlib.Path, first: int, num_seeds: int) -> None:
     """Raises `ValueError` if an offline run has other seeds than an online one that continues it.
 
@@ -127,7 +162,8 @@ def action_cost(
 ) -> float | None:
     """The action cost of an online run, whose rewards come to those of the dataset in D.
 
-    It is the one that is asked for, or that the run has begun with, or else the offline run's.
+    It is the one that is asked for, or that the run has begun with, or else the offline run's,
+    which may be gone once the run has begun.
     Warns where that is another one, and where the offline run was of another environment.
 
     Args:
@@ -136,11 +172,12 @@ def action_cost(
         given: what was asked for, if anything.
         workdir: of the online run; None for a new one.
     """
-    about = files.read_json(path / "config.json", _REMEDY)
+    source = path / "config.json"
+    about = files.read_json(source, _REMEDY) if source.is_file() else {}
     begun = pathlib.Path(workdir) / "config.json" if workdir else None
     if given is None and begun is not None and begun.is_file():
         given = files.read_json(begun, "choose another workdir").get("action_cost")
-    if about.get("env") != env:
+    if about and about.get("env") != env:
         files.warn(
             f"init_from: {path} is of {about.get('env')!r}, this run of {env!r}; D will hold "
             "transitions of both"

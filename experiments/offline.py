@@ -10,9 +10,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from absl import flags
 
-from experiments import cli, config_file, files, path_flag, program
+from experiments import cli, config_file, files, path_flag, program, run_directory
 from experiments.offline_run import OfflineRun
 from experiments.run_setup import Setup
 from qusac_jax import datasets, environments, qusac
@@ -73,7 +74,8 @@ def run(options: Any) -> int | None:
     config = program.read_config(options, is_offline=True)
     _check_multiples(options, config)
     dynamics = options.dynamics
-    if dynamics and not (pathlib.Path(dynamics) / "dynamics").is_dir():
+    is_taken = run_directory.has_checkpoint(options.workdir)
+    if dynamics and not is_taken and not (pathlib.Path(dynamics) / "dynamics").is_dir():
         raise ValueError(
             f"dynamics: {options.dynamics!r} holds none; pass the workdir of an offline run that "
             "has fitted its own, or leave it out"
@@ -83,6 +85,11 @@ def run(options: Any) -> int | None:
     dataset = datasets.load(options.dataset, action_bounds=_action_bounds(options))
     _check_ends(dataset, config)
     env = options.env or dataset.env
+    if not options.env and env is not None and environments.executes_code(env):
+        raise ValueError(
+            f"env: {options.dataset!r} names {env!r}, and importing that module executes it; if it "
+            f"is one that you would run, pass --env={env}"
+        )
     if env is None:
         raise ValueError(
             f"env: {options.dataset!r} does not name the environment that it comes from "
@@ -90,6 +97,7 @@ def run(options: Any) -> int | None:
         )
     spec = environments.spec(env, _action_cost(options.action_cost, dataset))
     datasets.check_matches(dataset, spec)
+    _check_bounds(dataset, spec)
     count = dataset.num_transitions
     config = dataclasses.replace(
         config, replay_capacity=count, warmup_steps=min(config.warmup_steps, count)
@@ -137,6 +145,23 @@ def _check_multiples(options: Any, config: qusac.Config) -> None:
                 f"{name} must be a multiple of config.fit_every = {config.fit_every}, got {value}; "
                 f"use --{name}={-(-value // config.fit_every) * config.fit_every}"
             )
+
+
+def _check_bounds(dataset: datasets.Dataset, spec: environments.Spec) -> None:
+    """Warns where the same action of the agent is one in the data and another in the environment.
+
+    Those of HDF5 files are checked by `datasets.check_matches`.
+    """
+    bounds = (dataset.action_low, dataset.action_high)
+    if dataset.source == "d4rl" or not spec.action_low:
+        return
+    if not np.allclose(bounds, (spec.action_low, spec.action_high)):
+        files.warn(
+            f"the actions of {dataset.name!r} lie in {bounds[0].tolist()} to {bounds[1].tolist()}, "
+            f"those of {spec.name!r} in {list(spec.action_low)} to {list(spec.action_high)}; both "
+            "become [-1, 1], which is right only if the data were recorded through a wrapper that "
+            "scales actions"
+        )
 
 
 def _action_bounds(options: Any) -> tuple[Any, Any] | None:

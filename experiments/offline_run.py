@@ -11,7 +11,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from experiments import calibration_figure, seeds
+from experiments import calibration_figure, files, seeds
 from experiments.evaluation import Evaluation
 from experiments.run import Run
 from experiments.run_reader import Curve
@@ -58,6 +58,7 @@ class OfflineRun(Run):
         if self._ends.is_needed:
             count = int(self._dataset.next_observation_known.sum())
             self._ends.update(self._known_replay(), count, "dataset")
+            self._warn_of_ends()
         if self.step or not self._config.uses_model:
             return
         own = self._directory.path / "dynamics"
@@ -68,6 +69,16 @@ class OfflineRun(Run):
             self._fit_dynamics(own)
         errors = " ".join(f"{error:.3g}" for error in self._fit_mse.mean(axis=0))
         print(f"dynamics: held-out squared error of each member {errors}", flush=True)
+
+    def _warn_of_ends(self) -> None:
+        """Says which ends of episodes no termination function could be compared with."""
+        unknown = self._dataset.terminated & ~self._dataset.next_observation_known
+        if unknown.any():
+            files.warn(
+                f"dataset: {unknown.sum()} of {self._dataset.terminated.sum()} ends of episodes "
+                "could not be compared with the termination, as the file does not hold the "
+                "observations that they led to; rollouts of the model end where --termination says"
+            )
 
     def _fit_dynamics(self, path: pathlib.Path) -> None:
         print("fitting the dynamics", flush=True)
@@ -82,16 +93,28 @@ class OfflineRun(Run):
 
     def _take_dynamics(self, path: pathlib.Path) -> None:
         """Restores the fitted dynamics of a run on the same dataset with the same seeds."""
+        is_own = path.parent == self._directory.path
+        checkpointer = Checkpointer(path)
         try:
+            self._check_dynamics(path, checkpointer.metadata())
             own = self._state.dynamics
             like = self._processes.like(own, self._placement)
-            restored = Checkpointer(path).restore(like, self._fit_figures())
+            restored = checkpointer.restore(like, self._fit_figures())
         except CheckpointError as error:
+            remedy = f"remove {path}, and they are fitted anew" if is_own else "leave it out"
             raise ValueError(
-                f"dynamics: {path.parent} holds none that fit this run ({error}); pass the "
-                "workdir of a run with the same --num_seeds and --config.dynamics, or leave it out"
+                f"dynamics: those in {path.parent} cannot be read ({error}); {remedy}"
             ) from error
-        there, here = restored.metadata, self._dynamics_identity()
+        # Through the host: what Orbax restores is bound to its device, and a state of bound and
+        # free arrays would be compiled for twice.
+        taken = self._processes.own(restored.device, own, self._placement)
+        self._state = self._state._replace(dynamics=seeds.placed(taken, self._placement))
+        figures = jax.tree.map(self._processes.share, restored.host)
+        self._fit_mse, self._fit_epochs = figures["mse"], figures["epochs"]
+
+    def _check_dynamics(self, path: pathlib.Path, there: dict[str, Any]) -> None:
+        """Raises `ValueError` if fitted dynamics are of a run with other values than this one."""
+        here = self._dynamics_identity()
         differing = [
             f"{name}: {there.get(name)!r} there, {here[name]!r} now"
             for name in here
@@ -102,12 +125,6 @@ class OfflineRun(Run):
                 f"dynamics: those in {path.parent} were fitted with other values "
                 f"({'; '.join(differing)}); leave --dynamics out, or use the same values"
             )
-        # Through the host: what Orbax restores is bound to its device, and a state of bound and
-        # free arrays would be compiled for twice.
-        taken = self._processes.own(restored.device, own, self._placement)
-        self._state = self._state._replace(dynamics=seeds.placed(taken, self._placement))
-        figures = jax.tree.map(self._processes.share, restored.host)
-        self._fit_mse, self._fit_epochs = figures["mse"], figures["epochs"]
 
     def _fit_figures(self) -> dict[str, np.ndarray]:
         return {"mse": self._fit_mse, "epochs": self._fit_epochs}

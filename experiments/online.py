@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, files, handover, path_flag, processes, program
+from experiments import cli, files, handover, path_flag, processes, program, run_directory
 from experiments.device_run import DeviceRun
 from experiments.online_run import OnlineRun
 from experiments.run import Run
@@ -50,8 +50,13 @@ def make_flags() -> flags.FlagValues:
 def run(options: Any) -> int | None:
     """Trains as the flags say, and says where the results are; returns the exit code."""
     source = pathlib.Path(options.init_from) if options.init_from else None
-    base = handover.config_of(source) if source else None
-    change = functools.partial(handover.continued, base) if base else None
+    is_gone = _is_gone(source, options.workdir)
+    change = None
+    if is_gone:
+        own = handover.config_of(pathlib.Path(options.workdir), argument="workdir")
+        change = functools.partial(handover.resumed, own)
+    elif source is not None:
+        change = functools.partial(handover.continued, handover.config_of(source))
     config = program.read_config(options, change=change)
     environments.check_name(options.env)
     action_cost = options.action_cost
@@ -67,9 +72,18 @@ def run(options: Any) -> int | None:
     within = _stops_within(options, config, kind)
     if source is None:
         return program.train(options, spec, config, kind, within)
-    handover.check_seeds(source, options.seed, options.num_seeds)
+    if not is_gone:
+        handover.check_seeds(source, options.seed, options.num_seeds)
+        handover.check_sizes(source, spec)
     make = functools.partial(kind, init_from=source)
     return program.train(options, spec, config, make, within, init_from=options.init_from)
+
+
+def _is_gone(source: pathlib.Path | None, workdir: str | None) -> bool:
+    """Whether an offline run is not there any more, and not needed: its agent is in checkpoints."""
+    if source is None or (source / "config.json").is_file():
+        return False
+    return run_directory.has_checkpoint(workdir)
 
 
 def _stops_within(options: Any, config: qusac.Config, kind: type[Run]) -> str:

@@ -71,6 +71,8 @@ def connect(options: Any) -> None:
                 "--distributed, or leave them out"
             )
         return
+    if options.coordinator is not None:
+        _check_address(options.coordinator)
     # Signals are answered here, at steps that all agree on.
     jax.config.update("jax_enable_preemption_service", False)
     try:
@@ -83,6 +85,16 @@ def connect(options: Any) -> None:
             "--num_processes=P --process_id=0, 1, ..."
         ) from error
     interrupts.leave_at_once()  # JAX has handlers of its own
+
+
+def _check_address(coordinator: str) -> None:
+    """JAX would read whatever it is given, and some of it ends the process."""
+    host, _, port = coordinator.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 2**16):
+        raise ValueError(
+            "coordinator must be HOST:PORT, such as 10.0.0.1:1234, the same for all processes; got "
+            f"{coordinator!r}"
+        )
 
 
 class Processes:

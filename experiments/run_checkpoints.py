@@ -124,7 +124,9 @@ class RunCheckpoints:
         """What a checkpoint holds of environments; nothing if their episodes begin anew."""
         if not self.restarts_env:
             return env.state()
-        return {name: np.zeros(0) for name in environments.STATE_FIELDS}
+        on_device = isinstance(env, environments.DeviceVector)
+        names = env.state() if on_device else environments.STATE_FIELDS
+        return {name: np.zeros(0) for name in names}
 
     def summary(self) -> dict[str, Any]:
         """What summary.json says of them."""

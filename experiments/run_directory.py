@@ -23,6 +23,7 @@ _FREE = (
     *_PROGRAM,
     *("earlier", "num_steps", "num_episodes", "checkpoint_every", "resume_env"),
     *("dataset.dataset", "dataset.path", "dataset.env_note"),  # it has a checksum
+    *("dynamics", "init_from"),  # what was taken from there is in the run's own checkpoints
 )
 
 
@@ -256,6 +257,11 @@ def _is_at_its_start(path: pathlib.Path, config: dict[str, Any]) -> bool:
     is_of_a_run = all(name in config for name in _PROGRAM)
     names = {entry.name for entry in path.iterdir()}
     return is_of_a_run and names <= _AT_START and not any(path.glob("checkpoints/*"))
+
+
+def has_checkpoint(path: str | pathlib.Path | None) -> bool:
+    """Whether a run there can be continued, as far as file names say."""
+    return path is not None and any(pathlib.Path(path).glob("checkpoints/[0-9]*"))
 
 
 def is_in_use(path: pathlib.Path) -> bool:

@@ -43,6 +43,12 @@ class SavedRun:
         missing = [name for name in _NEEDED if name not in about]
         if missing:
             raise ValueError(f"run {str(path)!r} has no {', '.join(missing)} in config.json")
+        for name in ("seed", "num_seeds"):
+            if not isinstance(about[name], int):
+                raise ValueError(
+                    f"run {str(path)!r}: {name} in config.json is {about[name]!r}, which is no "
+                    f"integer; {_REMEDY}"
+                )
         self.config = handover.config_of(self.path, argument="run", remedy=_REMEDY)
         self.spec = environments.spec(about["env"], about.get("action_cost"))
         self.task = program.task_of(about.get("termination"), self.spec, self.config)
@@ -124,4 +130,5 @@ class SavedRun:
         return files.read_json(path, _REMEDY).get("step") if path.is_file() else None
 
     def _kept_policies(self) -> list[int]:
-        return [int(path.stem) for path in (self.path / "policies").glob("*.npz")]
+        there = (self.path / "policies").glob("*.npz")
+        return [int(path.stem) for path in there if path.stem.isdecimal()]

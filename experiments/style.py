@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
+from experiments import files
+
 # Okabe & Ito's colours, told apart by nearly everybody, and a few more. A method has the same
 # colour in every figure, whatever it is compared with.
 COLORS: Mapping[str, str] = types.MappingProxyType(
@@ -137,10 +139,15 @@ def legend(
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> pathlib.Path:
-    """Writes a PNG and returns its path; makes the folder."""
+    """Writes a PNG, or what the name ends in, `replacing` the file; makes the folder.
+
+    Returns:
+        The path.
+    """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():  # letters that the font lacks are drawn as boxes
         warnings.filterwarnings("ignore", message="Glyph")
-        figure.savefig(path)
+        with files.replacing(path, "wb") as file:
+            figure.savefig(file, format=path.suffix[1:] or "png")
     return path

@@ -36,3 +36,9 @@ def require(module: str, *, what: str, install: str) -> Any:
         return importlib.import_module(module)
     except Exception as error:  # what it imports can fail in many ways
         raise ValueError(f"{what} needs {module}; {install} ({error})") from error
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, without what follows its first line."""
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:300]

@@ -16,6 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from qusac_jax import _checksums, _keys
+from qusac_jax._messages import first_line
 
 PyTree = Any
 
@@ -125,6 +126,18 @@ class Checkpointer:
         _, read = self._read(step, device)
         return jax.tree.map(_keys.from_data, device, read["device"])
 
+    def metadata(self) -> dict[str, Any]:
+        """What was saved as metadata with the latest checkpoint.
+
+        Raises:
+            CheckpointError: if there is none, or it is damaged.
+        """
+        steps = self.steps()
+        if not steps:
+            raise CheckpointError(f"there is no complete checkpoint in {self._directory}")
+        parts = {"metadata": ocp.args.JsonRestore()}  # type: ignore[call-arg]
+        return self._read_parts(steps[-1], parts)["metadata"]
+
     def _read(self, step: int | None, device: PyTree, **parts: Any) -> tuple[int, Any]:
         """The parts of a checkpoint, and its step."""
         steps = self.steps()
@@ -147,17 +160,17 @@ class Checkpointer:
             raise
 
     def _read_step(self, step: int, device: PyTree, **parts: Any) -> Any:
-        _verify(self._directory / str(step))
         target = jax.tree.map(_restored_like, jax.tree.map(_keys.to_data, device))
+        known = {
+            "device": ocp.args.StandardRestore(target),  # type: ignore[call-arg]
+            "metadata": ocp.args.JsonRestore(),  # type: ignore[call-arg]
+        }
+        return self._read_parts(step, known | parts)
+
+    def _read_parts(self, step: int, parts: dict[str, Any]) -> Any:
+        _verify(self._directory / str(step))
         try:
-            return self._open().restore(
-                step,
-                args=ocp.args.Composite(
-                    device=ocp.args.StandardRestore(target),  # type: ignore[call-arg]
-                    metadata=ocp.args.JsonRestore(),  # type: ignore[call-arg]
-                    **parts,
-                ),
-            )
+            return self._open().restore(step, args=ocp.args.Composite(**parts))
         except Exception as error:  # Orbax and TensorStore raise many types for damaged files.
             raise CheckpointError(
                 f"checkpoint {step} in {self._directory} is damaged or belongs to another program: "
@@ -250,9 +263,3 @@ def _restored_like(x: Any) -> Any:
 def _without_empty(x: Any) -> np.ndarray:
     # Orbax refuses arrays without elements; their shape is all there is, and the caller knows it.
     return np.asarray(x) if np.size(x) else np.zeros(1, np.asarray(x).dtype)
-
-
-def first_line(error: BaseException) -> str:
-    """What an exception says, without what follows its first line."""
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__)[:300]

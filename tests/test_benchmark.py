@@ -71,7 +71,16 @@ def test_updates_become_a_row_for_each_number_of_seeds(tiny, tmp_path, capsys):
     assert rows[0]["flops"] == pytest.approx(rows[1]["flops"], rel=0.05)
     printed, said = capsys.readouterr()
     assert (tmp_path / "table.md").read_text().rstrip() == printed.rstrip()
-    assert said.count("3 calls of 10 updates, at least") == 2
+    assert said.count("up to 3 calls of 10 updates, at least") == 2
+
+
+@pytest.mark.parametrize(
+    ("case", "code"), [(["--case=dynamics_fit"], 1), (["--case=dynamics_fit,agent_update"], 1)]
+)
+def test_a_case_without_rows_is_named(monkeypatch, capsys, case, code):
+    monkeypatch.setattr(command, "_measured", lambda job, limits, free: (None, limits))
+    assert run("--quick", *case, "--method=sac") == code
+    assert "dynamics_fit: nothing to measure; fits and rollouts need" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -241,6 +241,13 @@ def test_datasets_made_otherwise_are_not_mixed(copy, capsys):
     assert "num_transitions: 60 there, 70 now" in capsys.readouterr().err
 
 
+def test_the_training_is_not_made_longer(copy, capsys):
+    shutil.rmtree(copy / "minari" / IDS[4])
+    assert run(f"--workdir={copy}/run", "--num_steps=100", "--namespace=other") == 2
+    assert "num_steps is 100, but the run in" in capsys.readouterr().err
+    assert json.loads((copy / "run" / "config.json").read_text())["num_steps"] == 80
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["training", "writing"])
 def test_a_signal_stops_and_the_same_command_continues(made, tmp_path, monkeypatch, capsys, when):

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import os
+import shutil
 import signal
 
 import jax
@@ -173,6 +174,22 @@ def test_the_program_runs_on_the_device_by_itself_and_survives_kill_9(alone, tmp
     assert code == 0, out + err
     assert "continuing at step" in out
     assert (alone / "metrics.csv").read_bytes() == (killed / "metrics.csv").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_continued_run_compiles_once_and_its_episodes_can_begin_anew(alone, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(alone, workdir)
+    for num_steps, flags in ((120, []), (180, ["--resume_env=restart"])):
+        code, out, err = run(*TINY, f"--num_steps={num_steps}", *flags, f"--workdir={workdir}")
+        assert code == 0, out + err
+        assert f"continuing at step {num_steps - 60}" in out
+        summary = json.loads((workdir / "summary.json").read_text())
+        compilations = summary["compilations"]
+        assert (compilations["run_steps"], compilations["run_episodes"]) == (1, 1)
+    code, _, err = run(*TINY, "--num_steps=240", f"--workdir={workdir}")
+    assert code == 2
+    assert "does not hold" in err
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
 """Files that cannot be read or written are named before the work."""
 
 import pytest
+from matplotlib.figure import Figure
 
-from experiments import files
+from experiments import files, style
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", "\xff", "[" * 100_000])
@@ -51,6 +52,26 @@ def test_a_file_is_replaced_by_a_whole_one_or_stays(tmp_path):
     with files.replacing(path, "wb") as file:
         file.write(b"new")
     assert path.read_bytes() == b"new"
+
+
+def test_tables_and_pictures_are_replaced_by_whole_ones(tmp_path, monkeypatch):
+    table, picture = tmp_path / "table.csv", tmp_path / "picture.png"
+    files.write_csv(table, ["step"], [[1]])
+    figure = Figure()
+    style.save(figure, picture)
+    before = table.read_bytes(), picture.read_bytes()
+
+    def no_room(file, **_):
+        file.write(b"half of")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(figure, "savefig", no_room)
+    with pytest.raises(OSError, match="No space"):
+        style.save(figure, picture)
+    with pytest.raises(ZeroDivisionError):
+        files.write_csv(table, ["step"], ([1 // n] for n in (1, 0)))
+    assert (table.read_bytes(), picture.read_bytes()) == before
+    assert sorted(tmp_path.iterdir()) == [picture, table]
 
 
 def test_two_processes_may_replace_a_file_at_the_same_time(tmp_path, monkeypatch):

@@ -216,9 +216,13 @@ def test_dynamics_that_were_fitted_otherwise_are_refused(
         patch.setattr(datasets, "load", lambda *args, **options: scaled)
         assert train(tmp_path / "scaled", f"--dynamics={finished}") == 2
     assert "fitted with other values (action_high: [" in capsys.readouterr().err
+    assert train(tmp_path / "one", f"--dynamics={finished}", "--num_seeds=1") == 2
+    said = capsys.readouterr().err
+    assert "fitted with other values (seeds: [0, 1] there, [0] now)" in said
+    assert "Traceback" not in said
     (tmp_path / "dynamics").mkdir()
     assert train(tmp_path / "other", f"--dynamics={tmp_path}") == 2
-    assert "holds none that fit this run" in capsys.readouterr().err
+    assert "cannot be read (there is no complete checkpoint" in capsys.readouterr().err
     # Nothing was computed, so that the directory is free for the corrected command.
     assert train(tmp_path / "other", f"--dynamics={finished}", "--num_steps=4") == 0
 
@@ -374,6 +378,66 @@ def test_a_dataset_may_lie_elsewhere_when_a_run_is_continued(
     )
 
 
+@pytest.mark.slow
+def test_what_a_run_took_over_may_be_gone_when_it_is_continued(finished, tmp_path):
+    source, workdir, there = (tmp_path / name for name in ("source", "run", "online"))
+    shutil.copytree(finished, source)
+    assert train(workdir, f"--dynamics={source}", "--num_steps=8") == 0
+    further = [*ONLINE, f"--workdir={there}", f"--init_from={source}"]
+    assert online.main(further) == 0
+    shutil.copytree(there, tmp_path / "kept")
+    assert online.main([*further, "--num_steps=12"]) == 0
+    with_source = (there / "metrics.csv").read_bytes()
+    shutil.rmtree(there)
+    (tmp_path / "kept").rename(there)
+    shutil.rmtree(source)
+    assert online.main([*further, "--num_steps=12"]) == 0
+    assert (there / "metrics.csv").read_bytes() == with_source
+    assert train(workdir, f"--dynamics={source}") == 0
+    assert (workdir / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
+    shutil.rmtree(workdir / "checkpoints")
+    assert train(workdir, f"--dynamics={source}") == 2  # it would have to be fitted anew
+
+
+def test_an_offline_agent_goes_on_in_an_environment_of_its_sizes(finished, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    other = ["--env=gym:MountainCarContinuous-v0", f"--workdir={workdir}"]
+    assert online.main([*ONLINE, f"--init_from={finished}", *other]) == 2
+    assert "has observations of 3 numbers and actions of 1, " in capsys.readouterr().err
+    assert not workdir.exists()
+
+
+def test_the_config_json_of_a_run_asks_for_nothing_that_is_taken_over(finished, tmp_path):
+    config = dataclasses.asdict(qusac.presets.get("explore"))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"config": config, "preset": "explore"}))
+    options = online.make_flags()
+    options(["online", f"--config_file={path}"])
+    offline_config = handover.config_of(finished)
+    change = functools.partial(handover.continued, offline_config)
+    found = program.read_config(options, change=change)
+    assert found.risk_schedule == config["risk_schedule"]  # no part of what is taken over
+    for name in ("method", "real_ratio", "discount", "critic_hidden"):
+        assert getattr(found, name) == getattr(offline_config, name)
+    assert found.warmup_steps == 3
+
+
+def test_a_dataset_does_not_get_code_executed(tmp_path, capsys):
+    arguments = [argument for argument in TINY if not argument.startswith("--env=")]
+    assert offline.main([*arguments, f"--workdir={tmp_path / 'run'}"]) == 2
+    said = capsys.readouterr().err
+    assert f"names '{ENV}', and importing that module executes it" in said
+    assert f"pass --env={ENV}" in said
+
+
+def test_actions_of_other_bounds_are_warned_of(dataset, capsys):
+    spec = environments.spec(ENV)
+    offline._check_bounds(dataset, spec)
+    assert not capsys.readouterr().err
+    offline._check_bounds(dataset, spec._replace(action_low=(-4.0,), action_high=(4.0,)))
+    assert "both become [-1, 1], which is right only if" in capsys.readouterr().err
+
+
 def continued(offline, *arguments):
     """The configuration of an online run that goes on with an agent of that one."""
     options = online.make_flags()
@@ -468,7 +532,9 @@ def test_rows_without_a_next_observation_reach_no_model(without_next, tmp_path, 
     workdir, own = tmp_path / "offline", "--termination=tests.test_offline:outside"
     options = [f"--dataset={without_next}", own, "--num_seeds=1", "--num_steps=4"]
     assert train(workdir, *options) == 0
-    assert "disagrees" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "disagrees" not in said
+    assert "ends of episodes could not be compared with the termination" in said
     found = json.loads((workdir / "summary.json").read_text())["termination_disagreements"]
     assert found == {"transitions": known, "missed": [0], "invented": [0]}
     there = tmp_path / "online"

@@ -45,6 +45,15 @@ def start(program, flags, *, count=2, port=None):
     ]
 
 
+@pytest.mark.parametrize("address", ["10.0.0.1", "localhost:abc", "localhost:99999", ":1234"])
+def test_a_coordinator_has_a_host_and_a_port(tmp_path, capsys, address):
+    flags = [f"--coordinator={address}", "--num_processes=1", "--process_id=0"]
+    workdir = tmp_path / "run"
+    assert online.main(["online", "--distributed", *flags, f"--workdir={workdir}"]) == 2
+    assert "coordinator must be HOST:PORT, such as" in capsys.readouterr().err
+    assert not workdir.exists()
+
+
 def ended(processes):
     """Exit codes, and what each printed to stdout and stderr."""
     outputs = [process.communicate(timeout=300) for process in processes]

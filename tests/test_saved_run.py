@@ -116,6 +116,16 @@ def test_policies_of_checkpoints(finished, tmp_path):
             '"num_seeds": 1, "config": {}}',
             "is of another version",
         ),
+        (
+            '{"env": "pendulum", "preset": "sac", "method": "ensemble_mean", "seed": "a", '
+            '"num_seeds": 1, "config": {}}',
+            "seed in config.json is 'a', which is no integer",
+        ),
+        (
+            '{"env": "pendulum", "preset": "sac", "method": "ensemble_mean", "seed": 0, '
+            '"num_seeds": 1, "config": {"dynamics": {"normalize_inputs": true}}}',
+            "is of another version (normalize_inputs True is unknown",
+        ),
     ],
 )
 def test_what_is_no_run_is_refused(tmp_path, capsys, config, message):

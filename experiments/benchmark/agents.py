@@ -93,9 +93,9 @@ def update_jobs(
                 sizes=_sizes(config, task, setting.size),
                 unit="updates",
                 memory=cost.memory(config, task, num_seeds).total,
-                calls=f"{1 + setting.repeat} calls of {_UPDATES} updates",
+                calls=f"up to {1 + setting.repeat} calls of {_UPDATES} updates",
                 measure=functools.partial(_measure_updates, setting, config, task, num_seeds),
-                flops=(1 + setting.repeat) * _UPDATES * num_seeds * flops,
+                flops=2.0 * _UPDATES * num_seeds * flops,
             )
 
 

@@ -23,6 +23,9 @@ from qusac_jax._fields import check_choice
 _DEVICES = ("auto", "cpu", "gpu", "tpu")
 _USUAL_SEEDS = {False: (1, 5, 20), True: (1,)}  # by whether the table is quick
 _USUAL_REPEAT = {False: 9, True: 3}
+_ENV = (
+    "to step, and for the agents' sizes; device, UBE and tabular cases have problems of their own"
+)
 
 
 def make_flags() -> flags.FlagValues:
@@ -38,7 +41,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer("repeat", None, "calls of a median; 9, or 3 if quick", 1, **define)
     flags.DEFINE_boolean("quick", False, "smaller sizes, in under a minute", **define)
     flags.DEFINE_boolean("baselines", True, "time the plain baselines, too", **define)
-    flags.DEFINE_string("env", "cartpole_swingup", "to step, and for the agents' sizes", **define)
+    flags.DEFINE_string("env", "cartpole_swingup", _ENV, **define)
     flags.DEFINE_enum("device", "auto", _DEVICES, "where to compute", **define)
     path_flag.define(values, "json", None, "file for the rows, a list of objects")
     path_flag.define(values, "markdown", None, "file for the table")
@@ -69,7 +72,14 @@ def run(options: flags.FlagValues) -> int:
     rows: list[dict[str, Any]] = []
     has_failed = False
     for name in cases:
-        for job in CASES[name].jobs(setting, CASES[name].chosen(setting)):
+        jobs = list(CASES[name].jobs(setting, CASES[name].chosen(setting)))
+        if not jobs:
+            has_failed |= options.case is not None
+            _say(
+                f"{name}: nothing to measure; fits and rollouts need a method with a model, what "
+                "runs on the device the extra playground or brax"
+            )
+        for job in jobs:
             try:
                 row, limits = _measured(job, limits, _memory.available(device))
             except ValueError as error:  # the others can be measured all the same

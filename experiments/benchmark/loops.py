@@ -132,7 +132,7 @@ def device_jobs(
                     sizes=f"{names[0]}, {setting.size}{updates}",
                     unit="environment steps",
                     memory=cost.memory(config, task, num_seeds).total,
-                    calls=f"{1 + setting.repeat} calls of {count} steps on device and host each",
+                    calls=f"up to {1 + setting.repeat} calls of {count} steps, on the host as well",
                     measure=functools.partial(
                         _measure_device, setting, config, num_seeds, names, count, learns
                     ),

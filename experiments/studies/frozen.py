@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from experiments import cli, config_file, jax_settings, run_command
+from experiments import cli, config_file, files, jax_settings, run_command
 from experiments.saved_run import SavedRun
 from qusac_jax import qusac
 from qusac_jax.qusac import agent, rollouts
@@ -175,9 +175,6 @@ def print_head(found: Frozen, *columns: str) -> None:
 
 
 def changes(before: qusac.Config, after: qusac.Config) -> str:
-    """What is set otherwise, of the models and besides; empty if nothing is."""
-    old, new = (
-        {**dataclasses.asdict(config), **dataclasses.asdict(config.dynamics), "dynamics": None}
-        for config in (before, after)
-    )
+    """What is set otherwise, such as `dynamics.batch_size 64`; empty if nothing is."""
+    old, new = (files.flatten(dataclasses.asdict(config)) for config in (before, after))
     return ", ".join(f"{name} {new[name]}" for name in new if new[name] != old[name])

@@ -151,7 +151,8 @@ def solve(pendulum: Pendulum, grid: Grid, discount: float, action_cost: float) -
         discount: γ, below 1.
         action_cost: ρ; ρ a² is taken off the reward.
     """
-    iterations = int(np.ceil(np.log(1e-3) / np.log(max(discount, 0.5))))
+    # What is still to come after them is worth less than a thousandth.
+    iterations = int(np.ceil(np.log(1e-3 * (1 - discount)) / np.log(max(discount, 0.5))))
     q = np.asarray(action_values(grid, discount, action_cost, iterations=iterations))
     nearest = lambda angle, velocity: (
         round((angle + np.pi) / (2 * np.pi) * len(grid.angle)) % len(grid.angle),

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli, files, tabular_figures
+from experiments import cli, files, path_flag, tabular_figures
 from qusac_jax import posterior, ube
 
 SIZES = (5, 10, 30, 100, 300, 1000, 3000, 10000)
@@ -69,7 +69,7 @@ def errors(seed: int, *, discount: float = 0.9) -> list[float]:
 def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
-    flags.DEFINE_string("path", "runs/moments.png", "of the figure", flag_values=values)
+    path_flag.define(values, "path", "runs/moments.png", "of the figure")
     flags.DEFINE_integer("num_seeds", 5, "random MDPs", 1, flag_values=values)
     return values
 

@@ -20,7 +20,7 @@ import numpy as np
 from absl import flags
 from matplotlib.figure import Figure
 
-from experiments import cli, files, style
+from experiments import cli, files, path_flag, style
 from qusac_jax import linear, posterior
 from qusac_jax._next_values import next_mean, next_variance
 from qusac_jax.tabular import agent, environments, experiment
@@ -227,7 +227,7 @@ def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
     names = ", ".join(problems("moments"))
-    flags.DEFINE_string("path", "runs/variance.png", "of the figure", flag_values=values)
+    path_flag.define(values, "path", "runs/variance.png", "of the figure")
     flags.DEFINE_list("envs", list(problems("moments")), f"of {names}", flag_values=values)
     flags.DEFINE_string("method", "moments", "of the agent that acts", flag_values=values)
     flags.DEFINE_integer("seed", 0, "of the run", 0, flag_values=values)

@@ -14,10 +14,15 @@ import numpy as np
 from gymnasium import spaces
 
 from qusac_jax._actions import as_action_cost
+from qusac_jax._messages import first_line
 from qusac_jax.datasets import checks
 from qusac_jax.datasets.loading import check_id, local_root
 from qusac_jax.datasets.minari_files import COST_KEY, ENV_KEY
 from qusac_jax.datasets.scores import ScoreReference, check_reference
+
+# Bytes of an HDF5 file beside its arrays, and of each group of an episode: above what was measured.
+_OVERHEAD = 1_000_000
+_OVERHEAD_OF_EPISODE = 20_000
 
 
 class Episode(NamedTuple):
@@ -66,7 +71,8 @@ def save(
             one removes what a killed call left; by default each call has its own.
 
     Raises:
-        ValueError: if the id is malformed or taken, or an episode or the reference is wrong.
+        ValueError: if the id is malformed or taken, an episode or the reference is wrong, or it
+            cannot be written.
     """
     check_id(dataset_id)
     folder = local_root() / dataset_id
@@ -95,6 +101,7 @@ def save(
         entries[COST_KEY] = as_action_cost("action_cost", action_cost)
     minari = checks.require("minari")
     buffers = [_buffer(minari, episode, action_space) for episode in checked]
+    _check_room(folder, buffers)
     # What Minari notes itself where a dataset is written to its place at once.
     entries |= {"dataset_id": dataset_id, "minari_version": minari.__version__}
     if description:
@@ -118,9 +125,29 @@ def save(
             storage.update_metadata(entries)
             minari.MinariDataset(storage).update_dataset_from_buffer(buffers)
         _move(partial, folder, dataset_id)
-    except BaseException:  # an interrupt too
+    except BaseException as error:  # an interrupt too
         shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, (OSError, RuntimeError)):  # HDF5's own are of the second kind
+            raise ValueError(
+                f"dataset: {dataset_id!r} cannot be written to {folder.parent} "
+                f"({first_line(error)}); nothing is left of it"
+            ) from error
         raise
+
+
+def _check_room(folder: Path, buffers: Iterable[Any]) -> None:
+    """Raises `ValueError` where the disk is too full: with no room left, HDF5 ends the process."""
+    needed = _OVERHEAD
+    for buffer in buffers:
+        arrays = (buffer.observations, buffer.actions, buffer.rewards)
+        needed += _OVERHEAD_OF_EPISODE + sum(np.asarray(array).nbytes for array in arrays)
+    existing = next(parent for parent in folder.parents if parent.exists())
+    free = shutil.disk_usage(existing).free
+    if needed > free:
+        raise ValueError(
+            f"dataset: {folder} would take about {needed / 1e6:.0f} MB, and {free / 1e6:.0f} are "
+            "free; free some, or set MINARI_DATASETS_PATH to another disk"
+        )
 
 
 def _taken(dataset_id: str, folder: Path) -> ValueError:

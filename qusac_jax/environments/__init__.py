@@ -6,7 +6,7 @@ from qusac_jax.environments.continuation import check_continues
 from qusac_jax.environments.device_vector import AnyVector, DeviceVector, vector
 from qusac_jax.environments.functional import FunctionalEnvironment
 from qusac_jax.environments.make import Spec, make, spec
-from qusac_jax.environments.names import ALIASES, PAPER_TASKS, check_name
+from qusac_jax.environments.names import ALIASES, PAPER_TASKS, check_name, executes_code
 from qusac_jax.environments.process_vector import ProcessVector
 from qusac_jax.environments.streams import StepResult
 from qusac_jax.environments.termination import TERMINATIONS, termination_fn
@@ -32,6 +32,7 @@ __all__ = [
     "check_continues",
     "check_name",
     "check_video_packages",
+    "executes_code",
     "functional",
     "make",
     "record_video",

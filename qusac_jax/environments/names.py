@@ -105,6 +105,12 @@ def parse_name(name: str) -> ParsedName:
     )
 
 
+def executes_code(name: str) -> bool:
+    """Whether looking for this environment imports, and so executes, a module that it names."""
+    family, _, rest = str(name).partition(":")
+    return family == "functional" or (family == "gym" and ":" in rest)
+
+
 def load_suite() -> Any:
     """The module `dm_control.suite`, imported on first use and without a display.
 

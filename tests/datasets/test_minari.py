@@ -1,6 +1,7 @@
 """Minari datasets by Minari's own writer, whole and broken."""
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -236,11 +237,17 @@ def test_save_refuses_and_leaves_nothing_behind(saved, root, episodes, monkeypat
         save(episodes, reference=datasets.ScoreReference(1, 0, "swapped"))
     assert sorted(root.rglob("*")) == before
 
-    def fail(*_):
-        raise OSError("disk full")
+    for error in (OSError("disk full"), RuntimeError("disk full")):  # HDF5 has both
 
-    monkeypatch.setattr(minari.MinariDataset, "update_dataset_from_buffer", fail)
-    with pytest.raises(OSError, match="disk full"):
+        def fail(*_, error=error):
+            raise error
+
+        monkeypatch.setattr(minari.MinariDataset, "update_dataset_from_buffer", fail)
+        with pytest.raises(ValueError, match=r"cannot be written .*disk full.*nothing is left"):
+            save(episodes)
+    free = shutil.disk_usage(root)._replace(free=1_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    with pytest.raises(ValueError, match="would take about 1 MB, and 1 are free; free some"):
         save(episodes)
     assert not datasets.exists("pendulum/new-v0")
     assert sorted(root.rglob("*")) == before

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from experiments.saved_run import SavedRun
-from experiments.studies import frozen_data
+from experiments.studies import frozen, frozen_data
 from qusac_jax import environments
+from qusac_jax.qusac import presets
 
 
 @pytest.mark.slow
@@ -74,3 +75,12 @@ def test_a_table_is_printed_and_mistakes_are_one_line(tiny_run, tmp_path, capsys
         assert message in capsys.readouterr().err
     assert frozen_data.main([*command, "--step=7"]) == 2
     assert "step must be one of" in capsys.readouterr().err
+
+
+def test_what_is_set_otherwise_has_its_full_name():
+    before = presets.get("qusac")
+    dynamics = dataclasses.replace(before.dynamics, batch_size=64)
+    assert frozen.changes(before, dataclasses.replace(before, batch_size=64)) == "batch_size 64"
+    after = dataclasses.replace(before, dynamics=dynamics)
+    assert frozen.changes(before, after) == "dynamics.batch_size 64"
+    assert frozen.changes(before, before) == ""
