@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import cli, config_file, files, path_flag, program, run_directory
+from experiments import cli, config_file, files, path_flag, program, run_directory, run_flags
 from experiments.offline_run import OfflineRun
 from experiments.run_setup import Setup
 from qusac_jax import datasets, environments, qusac
@@ -51,7 +51,7 @@ def make_flags() -> flags.FlagValues:
         **define,
     )
     path_flag.define(values, "dynamics", None, "workdir of a run whose fitted dynamics are taken")
-    program.define_flags(
+    run_flags.define_flags(
         values,
         is_offline=True,
         num_steps=1_000_000,
@@ -71,7 +71,7 @@ def run(options: Any) -> int | None:
             "`python -m experiments.collect` makes some"
         )
     _check_used(options)
-    config = program.read_config(options, is_offline=True)
+    config = run_flags.read_config(options, is_offline=True)
     _check_multiples(options, config)
     dynamics = options.dynamics
     is_taken = run_directory.has_checkpoint(options.workdir)

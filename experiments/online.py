@@ -12,7 +12,16 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, files, handover, path_flag, processes, program, run_directory
+from experiments import (
+    cli,
+    files,
+    handover,
+    path_flag,
+    processes,
+    program,
+    run_directory,
+    run_flags,
+)
 from experiments.device_run import DeviceRun
 from experiments.online_run import OnlineRun
 from experiments.run import Run
@@ -36,7 +45,7 @@ def make_flags() -> flags.FlagValues:
         None,
         "workdir of an offline run: its agent goes on learning here, with its dataset in D",
     )
-    program.define_flags(
+    run_flags.define_flags(
         values,
         is_offline=False,
         num_steps=500_000,
@@ -57,7 +66,7 @@ def run(options: Any) -> int | None:
         change = functools.partial(handover.resumed, own)
     elif source is not None:
         change = functools.partial(handover.continued, handover.config_of(source))
-    config = program.read_config(options, change=change)
+    config = run_flags.read_config(options, change=change)
     environments.check_name(options.env)
     action_cost = options.action_cost
     if source is not None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments import cli, files, online, program, run_directory
+from experiments import cli, files, online, program, run_directory, run_flags
 from qusac_jax import _fields, environments
 from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS
@@ -206,7 +206,7 @@ def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
     """Steps of a run and the values that define it; raises for what would end it at its start."""
     options = online.make_flags()
     cli.parse(options, ["online", *arguments])
-    config = program.read_config(options)
+    config = run_flags.read_config(options)
     environments.check_name(options.env)
     spec = environments.spec(options.env, options.action_cost)
     program.task_of(options.termination, spec, config)

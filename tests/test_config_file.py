@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from experiments import config_file, handover, online, program
+from experiments import config_file, handover, online, run_flags
 from qusac_jax.qusac import presets
 
 
 def config_of(*arguments):
     options = online.make_flags()
     options(["program", *arguments])
-    return program.read_config(options), options.preset
+    return run_flags.read_config(options), options.preset
 
 
 def write(path, content):

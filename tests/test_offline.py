@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import qusac_jax
-from experiments import cost, evaluate, handover, offline, online, program
+from experiments import cost, evaluate, handover, offline, online, run_flags
 from experiments.offline_run import OfflineRun
 from experiments.studies import frozen_data, frozen_fits
 from qusac_jax import datasets, environments, qusac
@@ -415,7 +415,7 @@ def test_the_config_json_of_a_run_asks_for_nothing_that_is_taken_over(finished, 
     options(["online", f"--config_file={path}"])
     offline_config = handover.config_of(finished)
     change = functools.partial(handover.continued, offline_config)
-    found = program.read_config(options, change=change)
+    found = run_flags.read_config(options, change=change)
     assert found.risk_schedule == config["risk_schedule"]  # no part of what is taken over
     for name in ("method", "real_ratio", "discount", "critic_hidden"):
         assert getattr(found, name) == getattr(offline_config, name)
@@ -442,7 +442,7 @@ def continued(offline, *arguments):
     """The configuration of an online run that goes on with an agent of that one."""
     options = online.make_flags()
     options(["online", *arguments])
-    return program.read_config(options, change=functools.partial(handover.continued, offline))
+    return run_flags.read_config(options, change=functools.partial(handover.continued, offline))
 
 
 def test_what_an_agent_cannot_do_can_be_switched_off():
