@@ -72,11 +72,8 @@ def given_fields(options: Any) -> set[str]:
         options: the flags, with a group `config`.
     """
     given = read(options.config_file) if options.config_file else None
-    return {*_asked_for(given), *config_flags.given_fields(options, "config")}
-
-
-def _asked_for(given: Given | None) -> Collection[str]:
-    return given.fields if given is not None and given.preset is None else ()
+    from_file = given.fields if given is not None and given.preset is None else {}
+    return {*from_file, *config_flags.given_fields(options, "config")}
 
 
 # What a program makes of all fields, knowing the names of those that the file or a flag gives.
@@ -104,7 +101,7 @@ def read_config(
     file_given = {} if given is None else given.fields
     values = flatten(dataclasses.asdict(base)) | file_given | flags_given
     if change is not None:
-        values = change(values, {*_asked_for(given), *flags_given})
+        values = change(values, {*file_given, *flags_given})
     return replaced(base, values) if given is None else _blaming(given, base, values)
 
 

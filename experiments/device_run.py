@@ -61,6 +61,12 @@ class DeviceRun(OnlineRun):
         self._run_steps = jax.jit(steps, donate_argnums=(0, 1), **shardings)
         self._most_steps = min(setup.eval_every, setup.checkpoint_every, setup.num_steps)
 
+    def prepare(self) -> None:
+        """As for `OnlineRun`; places the state, or what reads it is compiled twice."""
+        super().prepare()
+        if self._placement is None:
+            self._state = jax.device_put(self._state, self._setup.devices[0])
+
     def _advance(self) -> dict[str, jax.Array]:
         """All steps up to the next evaluation or checkpoint."""
         last = min(

@@ -104,15 +104,21 @@ def warn(message: str) -> None:
 def replacing(path: pathlib.Path, mode: str = "w", *, is_shared: bool = False) -> Iterator[IO[Any]]:
     """A file to write to, which takes the place of the one at the path when it is complete.
 
-    What is there stays as it is if anything goes wrong before, be it a full disk or kill -9.
+    What is there stays as it is if anything goes wrong before, be it a full disk or kill -9. A link
+    stays one; what is no file, such as /dev/null, is written to.
 
     Args:
         path: of the file.
         mode: as for `open`: w or wb.
         is_shared: whether other processes may replace it at the same time.
     """
-    partial = path.with_suffix(f".{os.getpid()}.partial" if is_shared else ".partial")
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+    if path.exists() and not path.is_file():
+        with path.open(mode, **text) as file:
+            yield file
+        return
+    path = path.resolve() if path.is_symlink() else path
+    partial = path.with_suffix(f".{os.getpid()}.partial" if is_shared else ".partial")
     try:
         with partial.open(mode, **text) as file:
             yield file
@@ -148,8 +154,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             path.open("ab").close()
-        else:
-            tempfile.TemporaryFile(dir=path.parent).close()
+        if path.is_file() or not path.exists():  # it is written beside, see `replacing`
+            tempfile.TemporaryFile(dir=path.resolve().parent).close()
     except OSError as error:
         raise ValueError(
             f"output {str(path)!r} cannot be written ({error.strerror}); choose another"

@@ -71,13 +71,13 @@ class OfflineRun(Run):
         print(f"dynamics: held-out squared error of each member {errors}", flush=True)
 
     def _warn_of_ends(self) -> None:
-        """Says which ends of episodes no termination function could be compared with."""
+        """Says how many ends of episodes the termination function cannot be compared with."""
         unknown = self._dataset.terminated & ~self._dataset.next_observation_known
         if unknown.any():
             files.warn(
                 f"dataset: {unknown.sum()} of {self._dataset.terminated.sum()} ends of episodes "
                 "could not be compared with the termination, as the file does not hold the "
-                "observations that they led to; rollouts of the model end where --termination says"
+                "observations that they led to; rollouts of the model end where it says"
             )
 
     def _fit_dynamics(self, path: pathlib.Path) -> None:

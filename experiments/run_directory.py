@@ -18,12 +18,13 @@ _UNFINISHED = (_LOCK, "config.partial")  # what a process that died at its start
 _AT_START = {*_UNFINISHED, "config.json", "checkpoints", "tensorboard", "wandb", "wandb.json"}
 _MOST_NAMED = 6  # values that differ, in an error
 _PROGRAM = ("versions", "git_commit", "device")  # what computes, `describe_program`
+_TAKEN_OVER = ("dynamics", "init_from")  # runs; what they gave is in the run's own checkpoints
 # What may differ when a run is continued; everything else decides its results.
 _FREE = (
     *_PROGRAM,
     *("earlier", "num_steps", "num_episodes", "checkpoint_every", "resume_env"),
     *("dataset.dataset", "dataset.path", "dataset.env_note"),  # it has a checksum
-    *("dynamics", "init_from"),  # what was taken from there is in the run's own checkpoints
+    *_TAKEN_OVER,
 )
 
 
@@ -89,7 +90,7 @@ class RunDirectory:
         """Writes the new config.json, once it is clear that the run goes on with it.
 
         What computed the run before, where that was another program or device, stays in it under
-        `earlier`.
+        `earlier`, and the runs that something was taken over from are those of its beginning.
 
         Args:
             done: steps or episodes that are kept of what was computed before.
@@ -99,6 +100,10 @@ class RunDirectory:
         if done and before != {name: self._config.get(name) for name in _PROGRAM}:
             earlier = [*earlier, {"until": done, **before}]
         content = self._config | ({"earlier": earlier} if earlier else {})
+        if done:
+            for name in _TAKEN_OVER:
+                content.pop(name, None)
+            content |= {name: self.previous[name] for name in _TAKEN_OVER if name in self.previous}
         write_json(self.path / "config.json", content)
 
     @property

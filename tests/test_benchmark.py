@@ -75,12 +75,18 @@ def test_updates_become_a_row_for_each_number_of_seeds(tiny, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("case", "code"), [(["--case=dynamics_fit"], 1), (["--case=dynamics_fit,agent_update"], 1)]
+    ("case", "code", "said"),
+    [
+        (["--case=dynamics_fit,agent_update"], 1, 1),
+        (["--case=agent_update,tabular_episode"], 0, 0),  # which does not know the method
+        ([], 0, 1),  # all cases
+    ],
 )
-def test_a_case_without_rows_is_named(monkeypatch, capsys, case, code):
+def test_a_case_without_rows_is_named(monkeypatch, capsys, case, code, said):
     monkeypatch.setattr(command, "_measured", lambda job, limits, free: (None, limits))
-    assert run("--quick", *case, "--method=sac") == code
-    assert "dynamics_fit: nothing to measure; fits and rollouts need" in capsys.readouterr().err
+    assert run(*case, "--method=sac", "--num_seeds=1") == code
+    needs = "dynamics_fit: nothing to measure; fits and rollouts need"
+    assert capsys.readouterr().err.count(needs) == said
 
 
 @pytest.mark.slow

@@ -163,6 +163,7 @@ def test_the_program_runs_on_the_device_by_itself_and_survives_kill_9(alone, tmp
     assert summary["steps"] == 60
     assert summary["compilations"]["run_steps"] == 1
     assert summary["compilations"]["run_episodes"] == 1
+    assert summary["compilations"]["diagnose"] == 1
     assert "train_step" not in summary["compilations"]
     process = start(*TINY, f"--workdir={killed}")
     wait_for_checkpoint(process, killed)

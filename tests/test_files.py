@@ -1,5 +1,7 @@
 """Files that cannot be read or written are named before the work."""
 
+import os
+
 import pytest
 from matplotlib.figure import Figure
 
@@ -52,6 +54,23 @@ def test_a_file_is_replaced_by_a_whole_one_or_stays(tmp_path):
     with files.replacing(path, "wb") as file:
         file.write(b"new")
     assert path.read_bytes() == b"new"
+
+
+def test_links_and_devices_stay_what_they_are(tmp_path):
+    target, link = tmp_path / "there" / "summary.json", tmp_path / "summary.json"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for step in (1, 2):
+        files.check_writable(link)
+        files.write_json(link, {"step": step})
+        assert link.is_symlink()
+        assert files.read_json(target) == {"step": step}
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    files.write_csv(pipe, ["step"], [[1]])
+    assert os.read(reader, 100) == b"step\n1\n"
+    os.close(reader)
 
 
 def test_tables_and_pictures_are_replaced_by_whole_ones(tmp_path, monkeypatch):

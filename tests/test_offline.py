@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 
 import h5py
 import jax
@@ -395,6 +396,8 @@ def test_what_a_run_took_over_may_be_gone_when_it_is_continued(finished, tmp_pat
     assert (there / "metrics.csv").read_bytes() == with_source
     assert train(workdir, f"--dynamics={source}") == 0
     assert (workdir / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
+    assert train(workdir) == 0
+    assert json.loads((workdir / "config.json").read_text())["dynamics"] == str(source)
     shutil.rmtree(workdir / "checkpoints")
     assert train(workdir, f"--dynamics={source}") == 2  # it would have to be fitted anew
 
@@ -407,34 +410,42 @@ def test_an_offline_agent_goes_on_in_an_environment_of_its_sizes(finished, tmp_p
     assert not workdir.exists()
 
 
-def test_the_config_json_of_a_run_asks_for_nothing_that_is_taken_over(finished, tmp_path):
-    config = dataclasses.asdict(qusac.presets.get("explore"))
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"config": config, "preset": "explore"}))
-    options = online.make_flags()
-    options(["online", f"--config_file={path}"])
+def test_the_config_json_of_a_run_says_all_hyperparameters(finished, tmp_path):
     offline_config = handover.config_of(finished)
-    change = functools.partial(handover.continued, offline_config)
-    found = run_flags.read_config(options, change=change)
-    assert found.risk_schedule == config["risk_schedule"]  # no part of what is taken over
-    for name in ("method", "real_ratio", "discount", "critic_hidden"):
-        assert getattr(found, name) == getattr(offline_config, name)
-    assert found.warmup_steps == 3
+    config = dataclasses.replace(offline_config, discount=0.9, real_ratio=0.25, warmup_steps=7)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"config": dataclasses.asdict(config), "preset": "qusac"}))
+    found = continued(offline_config, f"--config_file={path}")
+    assert (found.discount, found.real_ratio, found.warmup_steps) == (0.9, 0.25, 7)
+    explore = dataclasses.asdict(qusac.presets.get("explore"))
+    path.write_text(json.dumps({"config": explore, "preset": "explore"}))
+    with pytest.raises(ValueError, match="has method 'upper_bound', got 'information_gain'"):
+        continued(offline_config, f"--config_file={path}")
 
 
-def test_a_dataset_does_not_get_code_executed(tmp_path, capsys):
+def test_a_dataset_does_not_get_code_executed(dataset, tmp_path, monkeypatch, capsys):
+    (tmp_path / "module_of_a_dataset.py").write_text("raise SystemExit('executed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    env = "gym:module_of_a_dataset:Env-v0"
+    data = dataclasses.replace(dataset, env=env)
+    monkeypatch.setattr(datasets, "load", lambda *_, **__: data)
     arguments = [argument for argument in TINY if not argument.startswith("--env=")]
     assert offline.main([*arguments, f"--workdir={tmp_path / 'run'}"]) == 2
     said = capsys.readouterr().err
-    assert f"names '{ENV}', and importing that module executes it" in said
-    assert f"pass --env={ENV}" in said
+    assert f"names '{env}', and importing that module executes it" in said
+    assert f"pass --env={env}" in said
+    assert "module_of_a_dataset" not in sys.modules
 
 
 def test_actions_of_other_bounds_are_warned_of(dataset, capsys):
     spec = environments.spec(ENV)
     offline._check_bounds(dataset, spec)
     assert not capsys.readouterr().err
-    offline._check_bounds(dataset, spec._replace(action_low=(-4.0,), action_high=(4.0,)))
+    other = spec._replace(action_low=(-4.0,), action_high=(4.0,))
+    suite = dataclasses.replace(dataset, env="dmc:quadruped:walk")  # saved with [-1, 1]
+    offline._check_bounds(suite, other._replace(name="dmc:quadruped:walk"))
+    assert not capsys.readouterr().err
+    offline._check_bounds(dataset, other)
     assert "both become [-1, 1], which is right only if" in capsys.readouterr().err
 
 

@@ -72,8 +72,9 @@ def run(options: flags.FlagValues) -> int:
     rows: list[dict[str, Any]] = []
     has_failed = False
     for name in cases:
-        jobs = list(CASES[name].jobs(setting, CASES[name].chosen(setting)))
-        if not jobs:
+        chosen = CASES[name].chosen(setting)
+        jobs = list(CASES[name].jobs(setting, chosen))
+        if chosen and not jobs:
             has_failed |= options.case is not None
             _say(
                 f"{name}: nothing to measure; fits and rollouts need a method with a model, what "

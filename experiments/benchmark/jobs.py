@@ -36,7 +36,7 @@ class Job(NamedTuple):
     memory: int  # bytes, about
     calls: str  # how often what is called
     measure: Callable[[], Measurement]
-    flops: float | None = None  # of all calls, by hand
+    flops: float | None = None  # of the calls that it takes at least, by hand
 
     def expectation(self, limits: Limits) -> str:
         """A line that says beforehand what the job takes."""

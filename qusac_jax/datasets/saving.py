@@ -101,18 +101,18 @@ def save(
         entries[COST_KEY] = as_action_cost("action_cost", action_cost)
     minari = checks.require("minari")
     buffers = [_buffer(minari, episode, action_space) for episode in checked]
-    _check_room(folder, buffers)
     # What Minari notes itself where a dataset is written to its place at once.
     entries |= {"dataset_id": dataset_id, "minari_version": minari.__version__}
     if description:
         entries["description"] = description
     if algorithm:
         entries["algorithm_name"] = algorithm
-    _make_namespace(dataset_id)
     # Hidden, because Minari passes over such folders.
     partial = folder.with_name(f".{folder.name}.{token or secrets.token_hex(8)}")
     shutil.rmtree(partial, ignore_errors=True)  # of a call with this token that was killed
+    _check_room(folder, buffers)
     try:
+        _make_namespace(dataset_id)
         partial.mkdir(parents=True)
         with _without_warnings():
             storage = checks.require("minari.dataset.minari_storage").MinariStorage.new(
@@ -140,7 +140,9 @@ def _check_room(folder: Path, buffers: Iterable[Any]) -> None:
     needed = _OVERHEAD
     for buffer in buffers:
         arrays = (buffer.observations, buffer.actions, buffer.rewards)
-        needed += _OVERHEAD_OF_EPISODE + sum(np.asarray(array).nbytes for array in arrays)
+        flags = (buffer.terminations, buffer.truncations)
+        needed += _OVERHEAD_OF_EPISODE
+        needed += sum(np.asarray(array).nbytes for array in (*arrays, *flags))
     existing = next(parent for parent in folder.parents if parent.exists())
     free = shutil.disk_usage(existing).free
     if needed > free:

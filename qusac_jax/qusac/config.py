@@ -24,7 +24,7 @@ ROLLOUT_STARTS: tuple[str, ...] = get_args(RolloutStarts)
 # The first fit sees one transition fewer than the warm-up has steps, and holds the first of them
 # out.
 LEAST_WARMUP = 3
-_UNLIMITED = 10**9  # epochs and gradient steps are counted in 32 bits
+_MOST = 10**9  # what is counted in 32 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,17 +67,15 @@ class DynamicsConfig:
         0.0, _fields.at_least(0, "0 is the paper's, 1 suits rewards of up to 1 a step")
     )
     # One slot of D in this many is held out.
-    holdout_every: int = checked(
-        20, _fields.integer(2, "20 holds out 5 % of the data", most=_UNLIMITED)
-    )
+    holdout_every: int = checked(20, _fields.integer(2, "20 holds out 5 % of the data", most=_MOST))
     # Epochs without a better member before a stop.
-    patience: int = checked(1, _fields.integer(1, most=_UNLIMITED))
+    patience: int = checked(1, _fields.integer(1, most=_MOST))
     # What makes a member better: target, the error of any; mean, that over all of them.
     stop_rule: StopRule = "target"
     improvement: float = checked(0.01, _fields.fraction)  # relative, of a held-out error
-    max_epochs: int = checked(50, _fields.integer(1, most=_UNLIMITED))  # per fit
+    max_epochs: int = checked(50, _fields.integer(1, most=_MOST))  # per fit
     # Per fit, in whole epochs, at least one; 2,500 are the paper's F x G updates.
-    max_steps: int = checked(2_500, _fields.integer(1, most=_UNLIMITED))
+    max_steps: int = checked(2_500, _fields.integer(1, most=_MOST))
     # Averages the weights of a fit's steps; 0: those of the last step.
     ema_decay: float = checked(
         0.99,
@@ -258,7 +256,7 @@ class Config:
         if self.real_ratio and not self.num_real:
             raise ValueError(
                 f"real_ratio {self.real_ratio} of batch_size {self.batch_size} is no transition; "
-                f" use 0, or at least {1 / self.batch_size}"
+                f"use 0, or at least {1 / self.batch_size}"
             )
         if self.regularizer is not None:
             _fields.check_choice("regularizer", self.regularizer, tuple(REGULARIZERS))
