@@ -194,6 +194,12 @@ def _warnings(metrics: experiment.Metrics, config: agent.Config) -> list[str]:
             "unsolved of metrics.csv), ended before their tolerance, and their policies were "
             "chosen by the best values there were; use a lower --discount"
         )
+    error = np.finfo(np.float32).eps / (1 - config.discount)
+    if error > 1e-2:
+        warnings.append(
+            f"the discount {config.discount} is so near 1 that values may be off by up to "
+            f"{100 * error:.2g} % in float32, unless episodes end soon; use a lower --discount"
+        )
     at_limit = np.sum(np.asarray(metrics.steps) >= config.max_steps)
     # The others' variance depends on the policy, and actions may alternate for ever.
     if at_limit and config.method in ("ensemble_mean", "psrl"):

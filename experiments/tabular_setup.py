@@ -3,6 +3,7 @@
 import jax
 
 from experiments import tabular_cost, tabular_environments
+from qusac_jax._fields import check_choice
 from qusac_jax.sparse import Sparse
 from qusac_jax.tabular import agent, environments, experiment
 
@@ -45,6 +46,7 @@ def make_config(
     if num_episodes is None:
         num_episodes = _SEVEN_ROOM_EPISODES if options.env == "seven_room" else _EPISODES
     seed_axis = options.seed_axis
+    check_choice("seed_axis", seed_axis, ("auto", *experiment.SEED_AXES))
     if seed_axis == "auto":
         seed_axis = "map" if jax.default_backend() == "cpu" else "vmap"
     return experiment.Config(

@@ -92,6 +92,11 @@ def check_prior(prior: np.ndarray, shape: tuple[int, int, int], dtype: np.dtype)
             f"each row, got values from {prior.min()} to {prior.max()} and a smallest row sum of "
             f"{prior.sum(-1).min()}"
         )
+    elif np.any((prior > 0) & (prior <= _LEAST_CONCENTRATION)):
+        raise ValueError(
+            f"concentration must be 0 or above {_LEAST_CONCENTRATION}, got "
+            f"{prior[prior > 0].min()}; zeros exclude a next state"
+        )
 
 
 def check_transitions(
@@ -138,7 +143,7 @@ def check_supported(transitions: Any, weight: np.ndarray, support: jax.Array) ->
     """Raises `ValueError` if a counted transition leads outside of `support` `[S, A, K]`."""
     state, action, _, next_state = (np.asarray(x) for x in transitions)
     counted = np.flatnonzero(np.broadcast_to(weight > 0, state.shape))
-    successors = np.asarray(support[state[counted], action[counted]])
+    successors = np.asarray(support)[state[counted], action[counted]]
     known = (successors == next_state[counted][:, None]).any(-1)
     if not known.all():
         i = counted[np.argmin(known)]

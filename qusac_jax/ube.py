@@ -215,10 +215,10 @@ def solve_upper_bound(
 
     The qvariance upper_bound of Algorithm 1 line 4. Its local uncertainty is w-hat_ub of eq. (12),
     modified_rewards, dividing by N (in V-form: the members' variance of V). It is propagated times
-    discount^2, as in the paper's loss of the U-net, so that the result is at least discount^2
-    times `ensemble_variance`: a bound of the variance at discount 1. Below, it can be less than the
-    variance, where a step's reward is known and nothing uncertain follows it. Arguments, result and
-    errors are those of `solve_exact`.
+    discount^2, as in the paper's loss of the U-net, and with the variance of the rewards, as in all
+    UBEs here, so that the result is at least discount^2 times `ensemble_variance`: a bound of the
+    variance at discount 1. Below, it can be less than the variance, where a step's reward is known
+    and nothing uncertain follows it. Arguments, result and errors are those of `solve_exact`.
     """
     solver = functools.partial(_solve_ube, form="upper_bound")
     return _checked(solver, 1, transition, reward, policy, discount, mean_transition, mean_reward)

@@ -314,6 +314,7 @@ def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, conte
         (["--seed=2147483647"], "seed + num_seeds - 1 must be below 2**31, got 2147483651"),
         (["--figure", "--published=missing.csv"], "published must be a CSV, but missing.csv"),
         (["--method=dqn"], "method 'dqn' is unknown; choose from ensemble_mean"),
+        (["--seed_axis=foo"], "seed_axis 'foo' is unknown; choose from auto, vmap, map"),
         (["--discount=1.5"], "discount must be in [0, 1) in float32, got 1.5"),
         (["--figure", "--lengths=ten"], "lengths must be integers"),
         (["--figure", "--methods=dqn"], "method 'dqn' is unknown"),

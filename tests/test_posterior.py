@@ -432,6 +432,22 @@ def test_support_is_sampled_from_its_dirichlet():
     np.testing.assert_array_equal(sparse.to_dense(draws)[:, 1, 0], 0.0)  # always ends
 
 
+def test_a_jitted_function_may_close_over_a_belief_with_support():
+    belief = posterior.init(2, 2, support=SUPPORT)
+    data = posterior.Transitions(*jnp.array([[0], [0]]), jnp.ones(1), jnp.array([SUPPORT[0][0][0]]))
+    closed = jax.jit(lambda: posterior.update(belief, data).reward_mean)()
+    np.testing.assert_allclose(closed, posterior.update(belief, data).reward_mean)
+
+
+@pytest.mark.parametrize("least", [1e-38, 1e-50])
+def test_concentrations_that_no_draw_can_have_are_refused(least):
+    message = "concentration must be 0 or above 1e-30, got"
+    with pytest.raises(ValueError, match=message):
+        posterior.init(1, 1, concentration=np.full((1, 1, 2), least))
+    with pytest.raises(ValueError, match=message):
+        posterior.init(1, 1, support=[[[0, 1]]], concentration=least)
+
+
 def test_transitions_outside_the_support():
     belief = posterior.init(2, 2, support=SUPPORT)
     data = posterior.Transitions(*(np.array([x]) for x in (0, 0, 1.0, 1)))

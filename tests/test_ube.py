@@ -567,6 +567,19 @@ def test_discount_one_needs_a_policy_that_terminates():
         ube.solve_bellman(transition, np.zeros((3, 1)), np.ones((3, 1)), 1.0)
 
 
+def test_whole_numbers_and_closed_over_arrays_may_terminate():
+    transition, reward = np.array([[[0, 1]], [[0, 0]]]), np.ones((2, 1), int)
+    policy = np.ones((2, 1), int)
+    dense = transition, reward, policy, 1
+    listed = Sparse(np.array([[[1]], [[-1]]]), np.array([[[1]], [[0]]])), *dense[1:]
+    for problem in (dense, listed):
+        ube.check_problem(*problem)
+        np.testing.assert_allclose(ube.solve_bellman(*problem).v, [2.0, 1.0], rtol=1e-6)
+        closed = jax.tree.map(jnp.asarray, problem)
+        v = jax.jit(lambda closed=closed: ube.solve_bellman(*closed[:3], 1.0).v)()
+        np.testing.assert_allclose(v, [2.0, 1.0], rtol=1e-6)
+
+
 def test_slow_termination_is_termination():
     # A million steps: nothing for float32, no difficulty in float64.
     problem = (np.full((1, 1, 1), 1 - 1e-6), np.ones((1, 1)), np.ones((1, 1)), 1.0)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax import _fields, _likely_paths, _sparse_products, linear, moments, posterior, sparse
+from qusac_jax._checks import check_key
 from qusac_jax._fields import Check, check_choice, checked
 from qusac_jax._next_values import next_mean
 from qusac_jax._posterior_checks import check_posterior
@@ -88,7 +89,8 @@ class Evaluation(NamedTuple):
     variance: jax.Array  # [S, A] estimate of the epistemic variance of Q; 0 for psrl
     uncertainty_reward: jax.Array  # [S, A] propagated: reward variance + discount^2 u, clipped
     # [] infinity where the variance of `moments` diverges, or a sparse system was not solved; else
-    # 0, or the condition of `moments`.
+    # 0, or the condition of `moments`. Values may lose accuracy unseen where machine epsilon /
+    # (1 - discount) is above 1 %.
     condition: jax.Array
     # [] solves (of the mean MDP, of the members, of the variance) that BiCGStab did not finish; 0
     # where the belief is dense and LU takes over.
@@ -131,8 +133,8 @@ def optimize(
     Args:
         belief: over transitions and rewards.
         policy: `[S]` actions to start from.
-        warm_start: solutions to start from; without influence on the result beyond the solver's
-            tolerance.
+        warm_start: solutions to start from, in the belief's dtype or cast to it; without influence
+            on the result beyond the solver's tolerance.
         key: consumed.
         config: static.
 
@@ -140,10 +142,20 @@ def optimize(
         A `Plan`.
 
     Raises:
-        ValueError: for a policy of another shape or kind, and outside `jit` for actions that are
-            none.
+        ValueError: for a policy of another shape or kind, a warm start of other shapes, what is no
+            key, and outside `jit` for actions that are none.
     """
-    return _optimize(belief, _checked(belief, policy), warm_start, key, config=config)
+    check_key(key)
+    policy = _checked(belief, policy)
+    cold = init_warm_start(len(policy), config, belief.reward_mean.dtype)
+    for name, start, zeros in zip(WarmStart._fields, warm_start, cold, strict=True):
+        if jnp.shape(start) != zeros.shape:
+            raise ValueError(
+                f"warm_start.{name} must have shape {zeros.shape}, got {jnp.shape(start)}; start "
+                "from init_warm_start(S, config)"
+            )
+    warm_start = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), warm_start, cold)
+    return _optimize(belief, policy, warm_start, key, config=config)
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -186,6 +198,7 @@ def evaluate(
 
     Arguments and errors are those of `optimize`; returns an `Evaluation`.
     """
+    check_key(key)
     return _evaluate_cold(belief, _checked(belief, policy), key, config=config)
 
 

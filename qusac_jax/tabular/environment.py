@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from qusac_jax import _checks, _problem_checks, posterior, sparse
+from qusac_jax import _checks, _fields, _problem_checks, posterior, sparse
 from qusac_jax.sparse import Sparse
 
 # What the regret of an episode is: how much less its policy is expected to return than the best, or
@@ -70,7 +70,8 @@ def from_arrays(
 
     Args:
         transition: `[S, A, S]` probabilities of the next state; rows sum to at most 1, the rest
-            ends the episode. Or a `Sparse`, as of `from_sparse`.
+            ends the episode, but for up to 1e-5, which counts as rounding where episodes are
+            simulated. Or a `Sparse`, as of `from_sparse`.
         reward: `[S, A]` expected rewards; finite.
         start: state index, or `[S]` distribution of the first state.
         episode_length: steps after which an episode is truncated, at least 1.
@@ -94,8 +95,8 @@ def from_arrays(
     episode_length = _checks.check_count("episode_length", episode_length)
     returns = {"optimal_return": optimal_return, "solved_return": solved_return}
     for argument, value in returns.items():
-        if value is not None and not np.isfinite(value):
-            raise ValueError(f"{argument} must be finite or None, got {value}")
+        if not _fields.finite_or_none.holds(value):
+            raise ValueError(f"{argument} must be finite or None, got {value!r}")
     if regret not in REGRETS or (regret == "unsolved" and solved_return is None):
         raise ValueError(
             f"regret must be shortfall, or unsolved with a solved_return, got {regret!r} with "
@@ -200,6 +201,8 @@ def _check_noise(reward_std, shape: tuple[int, ...]) -> np.ndarray | None:
 
 def _check_start(start, num_states: int) -> np.ndarray:
     start = np.asarray(start)
+    if start.dtype.kind not in "iuf":
+        raise ValueError(f"start must be a state or a distribution, got {start!r}")
     if start.ndim == 0:
         if not 0 <= start < num_states or start != int(start):
             raise ValueError(f"start must be a state in 0 .. {num_states - 1}, got {start}")

@@ -47,6 +47,8 @@ class Config:
     def __post_init__(self):
         """Raises `ValueError` naming the field, its value and what is allowed."""
         _fields.check_fields(self)
+        if not isinstance(self.agent, agents.Config):
+            raise ValueError(f"agent must be a tabular.agent.Config, got {self.agent!r}")
         check_choice("seed_axis", self.seed_axis, SEED_AXES)
 
 
@@ -108,7 +110,7 @@ def init(environment: Environment, key: chex.PRNGKey, *, config: Config) -> Stat
     support = transition.next_state if isinstance(transition, Sparse) else None
     return State(
         belief=posterior.init(num_states, num_actions, support=support),
-        policy=jax.random.randint(key_policy, (num_states,), 0, num_actions),
+        policy=jax.random.randint(key_policy, (num_states,), 0, num_actions, jnp.int32),
         warm_start=agents.init_warm_start(num_states, config.agent),
         visits=jnp.zeros((num_states, num_actions)),
         key=key,

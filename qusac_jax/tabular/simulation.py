@@ -93,7 +93,7 @@ def _draw(cumulative, uniform):
     is_whole = cumulative[-1] > 1 - ROW_TOLERANCE
     threshold = jnp.where(is_whole, uniform * cumulative[-1], uniform)
     last = jnp.where(is_whole, len(cumulative) - 1, len(cumulative))
-    return jnp.minimum(jnp.sum(cumulative <= threshold), last)
+    return jnp.minimum(jnp.sum(cumulative <= threshold), last).astype(jnp.int32)
 
 
 def expected_return(

@@ -293,6 +293,22 @@ def test_policies_that_are_none_are_named(wrong, message):
         agent.optimize(some_belief(), wrong, warm_start, key, config=config)
 
 
+def test_warm_starts_are_cast_and_those_of_other_sizes_and_no_keys_are_named():
+    config, key = agent.Config(method="exact_ube"), jax.random.key(0)
+    other = agent.init_warm_start(NUM_STATES + 1, config)
+    with pytest.raises(ValueError, match=r"warm_start.mean must have shape .* got"):
+        agent.optimize(some_belief(), some_policy(), other, key, config=config)
+    cold = agent.init_warm_start(NUM_STATES, config)
+    with pytest.raises(ValueError, match="key must be a key of JAX"):
+        agent.optimize(some_belief(), some_policy(), cold, 0, config=config)
+    with jax.enable_x64(True):
+        belief = jax.tree.map(
+            lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x, some_belief()
+        )
+        plan = agent.optimize(belief, some_policy(), cold, key, config=config)
+        assert plan.evaluation.mean_q.dtype == jnp.float64
+
+
 def test_any_integers_are_a_policy():
     config, key = agent.Config(method="ensemble_mean"), jax.random.key(0)
     warm_start = agent.init_warm_start(NUM_STATES, config)

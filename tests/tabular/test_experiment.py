@@ -198,9 +198,21 @@ def test_small_case_of_the_deep_sea_figure(method, num_episodes, total_regret, l
     )
 
 
+@pytest.mark.parametrize("method", ["exact_ube", "psrl"])
+def test_runs_are_the_same_types_with_64_bits(method):
+    config = config_of(method, 3, num_episodes=3, num_chunks=1, **MAP)
+    sea = environments.deep_sea(3)
+    with jax.enable_x64(True):
+        for environment in (sea, environments.with_support(sea)):
+            result = experiment.run(environment, [0], config=config)
+            assert result.state.policy.dtype == np.int32
+            assert np.isfinite(result.regret).all()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"agent": "psrl"}, "agent must be a tabular.agent.Config, got 'psrl'"),
         ({"num_episodes": 0}, "num_episodes must be an integer of at least 1, got 0"),
         ({"count_weight": 0.0}, "count_weight must be positive, got 0.0"),
         ({"count_weight": None}, "count_weight must be positive, got None"),
