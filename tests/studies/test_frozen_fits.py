@@ -54,7 +54,7 @@ def test_a_table_is_printed_and_mistakes_are_one_line(tiny_run, tmp_path, capsys
     assert frozen_fits.main([*command, f"--config_file={changes}"]) == 0
     out = capsys.readouterr().out
     assert "| as it was | 1 |" in out
-    assert "| normalize_targets False | 1 |" in out
+    assert "| dynamics.normalize_targets False | 1 |" in out
     for fields, message in (
         ({"replay_capacity": 77}, "replay_capacity must be that of the run"),
         ({"critic_data": "replay", "method": "ensemble_mean"}, "nothing to fit"),
