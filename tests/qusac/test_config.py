@@ -50,7 +50,7 @@ def test_bad_value_is_named(field, value, message):
         (
             "holdout_every",
             1,
-            "holdout_every must be an integer of at least 2 and .*, got 1",
+            "holdout_every must be an integer of at least 2 and at most 1000000000, got 1",
         ),
         ("ema_decay", 1.0, r"ema_decay must lie in \[0, 1\), got 1.0"),
         ("ema_decay", -0.5, "ema_decay"),
@@ -58,8 +58,16 @@ def test_bad_value_is_named(field, value, message):
         ("reward_prior_scale", float("nan"), "reward_prior_scale"),
         ("hidden", (), None),
         ("hidden", (0,), "hidden must be a tuple of positive layer sizes"),
-        ("max_steps", 0, "max_steps must be an integer of at least 1 and at most 10+, got 0"),
-        ("max_epochs", 10**10, "max_epochs must be an integer of .* at most 10+, got 10+"),
+        (
+            "max_steps",
+            0,
+            "max_steps must be an integer of at least 1 and at most 1000000000, got 0",
+        ),
+        (
+            "max_epochs",
+            10**10,
+            "max_epochs must be an integer of at least 1 and at most 1000000000, got 10000000000",
+        ),
     ],
 )
 def test_bad_value_of_the_dynamics_is_named(field, value, message):
