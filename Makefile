@@ -1,4 +1,5 @@
-# `make online` and `make test` need Python 3.11 or newer and nothing else.
+# `make online` and `make test` need Python 3.11 or 3.12, a network, and nothing else. (A package of
+# dm_control, labmaze, has no wheels for newer ones.)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -49,8 +50,8 @@ docs-build: $(VENV)/ready
 
 # The environment is rebuilt when what it is made from changes.
 $(VENV)/ready: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "qusac_jax needs Python 3.11 or newer; name one with PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' \
+	  || { echo "qusac_jax needs Python 3.11 or 3.12; name one with PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.$(EXTRAS)'

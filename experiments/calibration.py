@@ -75,8 +75,11 @@ def statistics(returns: Returns, *, is_of_values: bool = True) -> dict[str, np.n
     A Gaussian with standard deviation sqrt(U) has 68 and 95 % within one and two of them. Where U
     is no variance of values, that is not asked.
     """
+    num_members = returns.member.shape[1]
     model_mean = returns.member.mean(1)
     deviation = returns.member - model_mean[:, None]
+    # From the mean of N members, of which it is one, a member deviates by less than the posterior.
+    unbiased = deviation * np.sqrt(num_members / (num_members - 1 or np.nan))
     spread, std = _spread(returns), returns.std
     error = np.where(np.isfinite(returns.real), returns.value - returns.real, np.nan)
     rows = {
@@ -89,12 +92,12 @@ def statistics(returns: Returns, *, is_of_values: bool = True) -> dict[str, np.n
         "models: return": _mean(model_mean),
         "models: std over members": _mean(spread),
         "models: correlation of sqrt(U) and std": _correlations(std, spread),
-        "models: within 1 sqrt(U)": _within(deviation, std[:, None]),
-        "models: within 2 sqrt(U)": _within(deviation, 2 * std[:, None]),
+        "models: within 1 sqrt(U)": _within(unbiased, std[:, None]),
+        "models: within 2 sqrt(U)": _within(unbiased, 2 * std[:, None]),
     }
     if not is_of_values:
         rows = {name: values for name, values in rows.items() if "within" not in name}
-    if returns.member_value.shape[1] == returns.member.shape[1] > 1:
+    if returns.member_value.shape[1] == num_members > 1:
         critic = returns.member_value - returns.value[:, None]
         rows["critics: std over members"] = _mean(returns.member_value.std(1, ddof=1))
         rows["critics: correlation of deviations with the models'"] = _correlations(

@@ -20,17 +20,17 @@ from experiments.saved_run import SavedRun
 from qusac_jax import environments, qusac
 from qusac_jax.qusac import (
     estimates,
-    learner,
     losses,
     model,
     networks,
     rollouts,
     uncertainty,
 )
+from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.qusac.state import dynamics_model
 
-# Of a stream of even rewards, what comes after the last step that is counted.
+# Of a stream of even rewards, what comes after its `horizon`.
 TAIL = 0.02
 
 
@@ -57,11 +57,11 @@ class _Episodes(NamedTuple):
     terminated: np.ndarray  # [R, E] by the task, and not by its time limit
 
 
-def cut_off(discount: float, max_episode_steps: int) -> int:
-    """K, the steps after which rewards are no longer counted."""
+def horizon(discount: float, most: int) -> int:
+    """Steps after which 2 % of a discounted sum are left; at most so many."""
     if discount <= 0:
         return 1
-    return min(max_episode_steps, math.ceil(math.log(TAIL) / math.log(discount)))
+    return min(most, math.ceil(math.log(TAIL) / math.log(discount)))
 
 
 def share_of_bonuses(config: qusac.Config) -> float:
@@ -100,7 +100,7 @@ def measure(
         num_draws: J rollouts of each member's model from each state.
         seed: of environments, actions and rollouts.
     """
-    length = cut_off(saved.config.discount, saved.spec.max_episode_steps)
+    length = horizon(saved.config.discount, saved.spec.max_episode_steps)
     keys = seeds.keys([seed + r for r in range(len(saved.seeds))], 3)
     episodes = _run_episodes(saved, state, num_episodes, seed, keys[:, 0])
     observation, real = _points(
@@ -201,7 +201,7 @@ def _draw(
     task: qusac.Task,
 ) -> tuple[jax.Array, jax.Array]:
     """An action for each observation `[E, O]`, and its entropy bonus `[E]`."""
-    parts = learner.build(config, task.action_size)
+    parts = parts_lib.build(config, task.action_size)
     key = jax.random.fold_in(key, step)
     action, log_prob = networks.sample_action(parts.actor, state.actor, observation, key)
     return action, -jnp.exp(state.learner.log_temperature) * log_prob
@@ -217,7 +217,7 @@ def _values(
     num_draws: int,
 ) -> tuple[jax.Array, jax.Array]:
     """V of each critic group `[N, P]` and sqrt(U) `[P]` at states `[P, O]`, over J actions."""
-    parts = learner.build(config, task.action_size)
+    parts = parts_lib.build(config, task.action_size)
     size = observation.shape[0]
     repeated = jnp.repeat(observation, num_draws, axis=0)
     action, log_prob = networks.sample_action(parts.actor, state.actor, repeated, key)
@@ -247,7 +247,7 @@ def _model_returns(
     P is a multiple of `num_chunks`, the parts that are rolled out after one another.
     """
     dynamics, temperature = cast(Dynamics, state.dynamics), jnp.exp(state.learner.log_temperature)
-    parts = learner.build(config, task.action_size)
+    parts = parts_lib.build(config, task.action_size)
     weights = config.discount ** jnp.arange(length)
     # V at the start has the bonus of the first action as it is.
     shares = jnp.full(length, share_of_bonuses(config)).at[0].set(1.0)

@@ -18,6 +18,7 @@ from experiments import (
     config_file,
     config_flags,
     cost,
+    files,
     interrupts,
     jax_settings,
     path_flag,
@@ -151,11 +152,23 @@ def run(options: Any) -> int | None:
             f"num_steps is {num_steps}, but the run in {str(workdir)!r} has {trained}, and its "
             f"datasets are of all of them; use --num_steps={trained}, or another workdir"
         )
+    setup = Setup(directory, options.env, config, task, [options.seed], devices=devices, **schedule)
+    code = _train_and_write(options, spec, setup, shelf)
+    if code is None:
+        print(
+            f"done: the datasets are in {local_root() / name}; summary.json, learning_curve.png "
+            f"and policy in {workdir}"
+        )
+    return code
+
+
+def _train_and_write(
+    options: Any, spec: environments.Spec, setup: Setup, shelf: Shelf
+) -> int | None:
+    """Trains and writes the datasets that are missing; returns the exit code, None for 0."""
+    workdir = setup.directory.path
     with interrupts.stop_signals() as stopped:
         print(f"run directory: {workdir}", flush=True)
-        setup = Setup(
-            directory, options.env, config, task, [options.seed], devices=devices, **schedule
-        )
         training = CollectRun(setup)
         training.resume(options.resume)
         if stopped() is None:
@@ -167,7 +180,9 @@ def run(options: Any) -> int | None:
                 "continues"
             )
             return 128 + number
-        maker = DatasetMaker(options.env, spec, config, options.seed, training, shelf, stopped)
+        maker = DatasetMaker(
+            options.env, spec, setup.config, options.seed, training, shelf, stopped
+        )
         try:
             plan = maker.make_all()
         except Stopped as signal:
@@ -177,13 +192,9 @@ def run(options: Any) -> int | None:
             )
             return 128 + signal.number
         print(table(shelf, plan))
-        training.finish({"env": options.env, "method": config.method, "preset": "sac"})
-        directory.close()
+        training.finish({"env": options.env, "method": setup.config.method, "preset": "sac"})
+        setup.directory.close()
         shelf.finish()
-    print(
-        f"done: the datasets are in {local_root() / name}; summary.json, learning_curve.png and "
-        f"policy in {workdir}"
-    )
     return None
 
 
@@ -241,7 +252,7 @@ def _dataset_name(options: Any) -> str:
 
 
 def _default_workdir(options: Any) -> pathlib.Path:
-    env = options.env.replace(":", "_").replace("/", "_")
+    env = files.as_name(options.env)
     return pathlib.Path("runs") / f"collect-{env}-{options.size}-{options.seed}"
 
 

@@ -19,6 +19,7 @@ from experiments import config_flags, path_flag
 from experiments.files import flatten, read_json, warn
 from experiments.retired import RETIRED
 from qusac_jax._messages import did_you_mean
+from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.presets import PRESETS
 
 
@@ -29,6 +30,41 @@ class Given(NamedTuple):
     fields: dict[str, Any]  # by name, such as `dynamics.hidden`
     preset: str | None  # of the run whose config.json it is; None for some fields and values
     gone: Mapping[str, Any] = types.MappingProxyType({})  # what that run had and none has now
+
+
+def of_run(path: pathlib.Path, *, argument: str, remedy: str) -> Config:
+    """The hyperparameters of a run, from its config.json.
+
+    Args:
+        path: workdir of the run.
+        argument: what errors say the path was given as.
+        remedy: what they advise.
+
+    Raises:
+        ValueError: if they cannot be read, or are those of another version.
+    """
+    content = read_json(path / "config.json", remedy).get("config", {})
+    if isinstance(content, dict) and "agent" in content:
+        raise ValueError(f"{argument}: {path} is a run of experiments.tabular; {remedy}")
+    default = Config()
+    known = flatten(dataclasses.asdict(default))
+    try:
+        fields, gone = _without_retired(flatten(content))
+        unknown = [name for name in (*fields, *gone) if name not in known]
+        if unknown or "dynamics" not in content:
+            raise KeyError(unknown[0] if unknown else "dynamics")
+        return replaced(default, fields)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{argument}: {path} is of another version ({error}); {remedy}") from error
+
+
+def _without_retired(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields that there are today, and those that are gone and were other than runs are now."""
+    kept = {name: value for name, value in fields.items() if name not in RETIRED}
+    gone = {
+        name: fields[name] for name in RETIRED if fields.get(name, RETIRED[name]) != RETIRED[name]
+    }
+    return kept, gone
 
 
 def define_flag(options: flags.FlagValues) -> None:
@@ -57,9 +93,7 @@ def read(path: str) -> Given:
             f"config_file {path!r} is of a run with the preset {preset!r}, which there is not; "
             f"choose from {', '.join(PRESETS)}"
         )
-    fields = flatten(inner)
-    retired = {name: fields.pop(name) for name in RETIRED if name in fields}
-    gone = {name: value for name, value in retired.items() if value != RETIRED[name]}
+    fields, gone = _without_retired(flatten(inner))
     return Given(pathlib.Path(path), fields, preset or "qusac", gone)
 
 
@@ -102,7 +136,13 @@ def read_config(
     values = flatten(dataclasses.asdict(base)) | file_given | flags_given
     if change is not None:
         values = change(values, {*file_given, *flags_given})
-    return replaced(base, values) if given is None else _blaming(given, base, values)
+    try:
+        return replaced(base, values)
+    except ValueError as error:
+        # The file's fault if it is the same without the flags.
+        if given is not None and f"{error}" == _refusal(base, file_given):
+            raise ValueError(f"config_file {str(given.path)!r}: {error}") from error
+        raise
 
 
 def changed(config: Any, given: Given) -> Any:
@@ -115,7 +155,11 @@ def changed(config: Any, given: Given) -> Any:
     Raises:
         ValueError: for a name that is no field, and for a value that the dataclass refuses.
     """
-    return _blaming(given, _base(config, given), given.fields)
+    base = _base(config, given)
+    try:
+        return replaced(base, given.fields)
+    except ValueError as error:
+        raise ValueError(f"config_file {str(given.path)!r}: {error}") from error
 
 
 def _base(config: Any, given: Given) -> Any:
@@ -135,11 +179,13 @@ def _base(config: Any, given: Given) -> Any:
     return config if given.preset is None else type(config)()
 
 
-def _blaming(given: Given, base: Any, values: Mapping[str, Any]) -> Any:
+def _refusal(config: Any, fields: Mapping[str, Any]) -> str:
+    """What a dataclass says against values of some of its fields, if anything."""
     try:
-        return replaced(base, values)
+        replaced(config, fields)
     except ValueError as error:
-        raise ValueError(f"config_file {str(given.path)!r}: {error}") from error
+        return f"{error}"
+    return ""
 
 
 def _suggestion(name: str, known: list[str]) -> str:

@@ -31,7 +31,8 @@ only (`roll_out_every` 0).
 _OTHERS = """
 ## The other presets
 
-What differs from the one that each is made of; offline, all have the column above besides.
+What differs from the one that each is made of. Offline, each takes the values of the column
+`offline`, too; λ stays 0 where it is 0 online.
 """
 # Of what each other preset is made, and whether that is for learning from a dataset.
 _MADE_OF: Mapping[str, tuple[str, bool]] = {

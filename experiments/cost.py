@@ -130,7 +130,7 @@ def _local_flops(config: qusac.Config, task: qusac.Task) -> float:
     method = uncertainty.METHODS[config.method]
     inputs = task.observation_size + task.action_size
     critics = _mlp_flops(inputs, config.critic_hidden, 1) * config.num_critics * config.num_groups
-    if not method.min_models:
+    if not method.asks_model:
         return float(critics)
     flops = _model_flops(config, task) * config.num_members
     if method.reads_next_values:
@@ -159,13 +159,12 @@ def fit_flops(config: qusac.Config, task: qusac.Task) -> float:
 
 def rollout_flops(config: qusac.Config, task: qusac.Task) -> float:
     """Of the rollouts that are made at once, of an agent with a model."""
-    buffers = 1 + (config.num_members if config.critic_data == "member" else 0)
-    per_buffer = config.rollouts_per_step * config.rollout_interval * config.rollout_length
+    per_buffer = num_rollouts(config) * config.rollout_length
     # A penalty asks all members at each transition.
     predictions = 1 + (config.num_members if config.penalty else 0)
     each = predictions * _model_flops(config, task) + _actor_flops(config, task)
     local = _local_flops(config, task) if config.unet_looks_ahead else 0.0
-    return float(per_buffer * (buffers * each + local))
+    return float(per_buffer * (config.num_model_buffers * each + local))
 
 
 class Memory(NamedTuple):

@@ -233,7 +233,9 @@ def draw_aggregates(aggregates: list[results.Aggregate], path: pathlib.Path) -> 
         for item in aggregates:
             if item.statistic == statistic:
                 row, color = labels.index(item.label), colors[item.label.split()[0]]
-                panel.barh(row, item.high - item.low, 0.5, left=item.low, color=color, alpha=0.35)
+                if item.num_seeds > 1:
+                    width = item.high - item.low
+                    panel.barh(row, width, 0.5, left=item.low, color=color, alpha=0.35)
                 panel.plot([item.value] * 2, [row - 0.25, row + 0.25], color=color, lw=2.5)
         panel.use_sticky_edges = False  # a margin beside the bars too
         panel.autoscale_view()

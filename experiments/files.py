@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +28,18 @@ def read_json(path: pathlib.Path, remedy: str = "leave this run out") -> dict[st
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read ({error}); {remedy}") from error
     return content
+
+
+def read_count(path: pathlib.Path, name: str, remedy: str) -> int:
+    """A whole number of a JSON object, 0 where it is missing.
+
+    Raises:
+        ValueError: if it cannot be read, or is something else.
+    """
+    value = read_json(path, remedy).get(name, 0)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{path}: {name} is {value!r}, which is no whole number; {remedy}")
+    return value
 
 
 def read_columns(path: pathlib.Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
@@ -88,6 +101,11 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + key] = value
     return flat
+
+
+def as_name(text: str) -> str:
+    """What is left of an environment's name, such as `gym:Pendulum-v1`, in a file's."""
+    return re.sub(r"[^\w.+-]", "_", text)
 
 
 def plain(text: str) -> str:

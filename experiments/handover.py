@@ -18,7 +18,7 @@ from qusac_jax import environments, qusac
 from qusac_jax.checkpoint import Checkpointer, CheckpointError
 from qusac_jax.qusac.config import LEAST_WARMUP
 
-_REMEDY = "pass the workdir of an offline run that has a checkpoint"
+REMEDY = "pass the workdir of an offline run that has a checkpoint"
 # What makes the networks, which are taken over as they are.
 _NETWORKS = (
     "method",
@@ -43,34 +43,6 @@ _KEPT = (
     "dynamics.clip_observations",
     "dynamics.clip_rewards",
 )
-
-
-def config_of(
-    path: pathlib.Path, *, argument: str = "init_from", remedy: str = _REMEDY
-) -> qusac.Config:
-    """The hyperparameters of a run, from its config.json.
-
-    Args:
-        path: workdir of the run.
-        argument: what errors say the path was given as.
-        remedy: what they advise.
-
-    Raises:
-        ValueError: if they cannot be read, or are those of another version.
-    """
-    content = files.read_json(path / "config.json", remedy).get("config", {})
-    if isinstance(content, dict) and "agent" in content:
-        raise ValueError(f"{argument}: {path} is a run of experiments.tabular; {remedy}")
-    default = qusac.Config()
-    known = files.flatten(dataclasses.asdict(default))
-    try:
-        fields = files.flatten(content)
-        unknown = [name for name in fields if name not in known]
-        if unknown or "dynamics" not in content:
-            raise KeyError(unknown[0] if unknown else "dynamics")
-        return config_file.replaced(default, fields)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{argument}: {path} is of another version ({error}); {remedy}") from error
 
 
 def continued(
@@ -129,7 +101,7 @@ def check_sizes(path: pathlib.Path, spec: environments.Spec) -> None:
         path: workdir of the offline run.
         spec: of the environment.
     """
-    data = files.read_json(path / "config.json", _REMEDY).get("dataset") or {}
+    data = files.read_json(path / "config.json", REMEDY).get("dataset") or {}
     there = (data.get("observation_size"), data.get("action_size"))
     here = (spec.observation_size, spec.action_size)
     if None not in there and there != here:
@@ -148,7 +120,7 @@ def check_seeds(path: pathlib.Path, first: int, num_seeds: int) -> None:
         first: seed of the online run.
         num_seeds: of all its processes.
     """
-    about = files.read_json(path / "config.json", _REMEDY)
+    about = files.read_json(path / "config.json", REMEDY)
     there = (about.get("seed", 0), about.get("num_seeds", 0))
     if there != (first, num_seeds):
         raise ValueError(
@@ -173,7 +145,7 @@ def action_cost(
         workdir: of the online run; None for a new one.
     """
     source = path / "config.json"
-    about = files.read_json(source, _REMEDY) if source.is_file() else {}
+    about = files.read_json(source, REMEDY) if source.is_file() else {}
     begun = pathlib.Path(workdir) / "config.json" if workdir else None
     if given is None and begun is not None and begun.is_file():
         given = files.read_json(begun, "choose another workdir").get("action_cost")
@@ -217,14 +189,15 @@ def take_over(
     Raises:
         ValueError: if there is no checkpoint that fits.
     """
-    about = files.read_json(path / "config.json", _REMEDY)
-    init = seeds.mapped(qusac.init, placement=placement, config=config_of(path), task=task)
+    about = files.read_json(path / "config.json", REMEDY)
+    config = config_file.of_run(path, argument="init_from", remedy=REMEDY)
+    init = seeds.mapped(qusac.init, placement=placement, config=config, task=task)
     own = init(seeds.keys(run_seeds, 1)[:, 0])
     try:
         like = processes.like(own, placement)
         restored = Checkpointer(path / "checkpoints").restore_device(like)
     except CheckpointError as error:
-        raise ValueError(f"init_from: {path} cannot be continued ({error}); {_REMEDY}") from error
+        raise ValueError(f"init_from: {path} cannot be continued ({error}); {REMEDY}") from error
     taken = processes.own(restored, own, placement)._replace(key=None)
     taken = jax.tree.map(np.asarray, seeds.real(taken, placement))
     # A schedule of λ begins with the online run.

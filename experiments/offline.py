@@ -117,6 +117,7 @@ def run(options: Any) -> int | None:
         config,
         make,
         stops_within=f", after up to {config.fit_every} updates or a fit of the dynamics",
+        is_offline=True,
         dataset=about,
         dynamics=options.dynamics,
     )

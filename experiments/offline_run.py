@@ -44,7 +44,7 @@ class OfflineRun(Run):
         self._dynamics = dynamics
         self._updates_per_call = config.fit_every
         both = {"config": config, "task": task}
-        self._fit = self._mapped(_fit_dynamics, **both)
+        self._fit = self._mapped(fit_dynamics, **both)
         self._roll_out = self._mapped(qusac.roll_out, donate=(0,), **both)
         self._learn = self._mapped(qusac.learn, donate=(0,), num_updates=config.fit_every, **both)
         self._values_at = self._mapped(qusac.diagnostics.values_at, **both)
@@ -66,7 +66,7 @@ class OfflineRun(Run):
         if self._dynamics or Checkpointer(own).steps():
             self._take_dynamics(source)
         else:
-            self._fit_dynamics(own)
+            self._fit_and_keep(own)
         errors = " ".join(f"{error:.3g}" for error in self._fit_mse.mean(axis=0))
         print(f"dynamics: held-out squared error of each member {errors}", flush=True)
 
@@ -80,7 +80,7 @@ class OfflineRun(Run):
                 "observations that they led to; rollouts of the model end where it says"
             )
 
-    def _fit_dynamics(self, path: pathlib.Path) -> None:
+    def _fit_and_keep(self, path: pathlib.Path) -> None:
         print("fitting the dynamics", flush=True)
         # Keys of their own, so that a run with these dynamics and one that takes them are the same.
         state = self._state._replace(key=self._program_keys, replay=self._known_replay())
@@ -216,7 +216,7 @@ def _normalized(state: qusac.TrainState) -> qusac.TrainState:
     return state._replace(learner=normalization.follow(state.learner, observation, 0))
 
 
-def _fit_dynamics(
+def fit_dynamics(
     state: qusac.TrainState, *, config: qusac.Config, task: qusac.Task
 ) -> tuple[Dynamics, FitReport]:
     """Of a state that stays as it is: the buffers are no results, so they are not copied."""

@@ -14,6 +14,7 @@ from absl import flags
 
 from experiments import (
     cli,
+    config_file,
     files,
     handover,
     path_flag,
@@ -35,7 +36,7 @@ def make_flags() -> flags.FlagValues:
         "env",
         "cartpole_swingup",
         f"{', '.join(environments.PAPER_TASKS)}, dmc:DOMAIN:TASK, gym:ID, or on the device "
-        "brax:NAME or playground:NAME; gym:MODULE:ID and functional:MODULE:FUNCTION import and so "
+        "brax:NAME or playground:NAME; gym:MODULE:ID and functional:MODULE:NAME import and so "
         "execute that module",
         flag_values=values,
     )
@@ -62,10 +63,13 @@ def run(options: Any) -> int | None:
     is_gone = _is_gone(source, options.workdir)
     change = None
     if is_gone:
-        own = handover.config_of(pathlib.Path(options.workdir), argument="workdir")
+        own = config_file.of_run(
+            pathlib.Path(options.workdir), argument="workdir", remedy="choose another workdir"
+        )
         change = functools.partial(handover.resumed, own)
     elif source is not None:
-        change = functools.partial(handover.continued, handover.config_of(source))
+        offline = config_file.of_run(source, argument="init_from", remedy=handover.REMEDY)
+        change = functools.partial(handover.continued, offline)
     config = run_flags.read_config(options, change=change)
     environments.check_name(options.env)
     action_cost = options.action_cost

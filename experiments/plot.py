@@ -60,6 +60,9 @@ def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:
         if not scores:
             print("\nNo aggregate over tasks: no task was run with every method.")
             return
+        if next(iter(scores.values())).shape[1] == 1:
+            print("\nNo aggregate over tasks: one task was run with every method.")
+            return
         aggregates = results.aggregate(scores)
         figures.draw_aggregates(aggregates, output / "aggregate.png")
         files.write_csv(output / "aggregate.csv", results.Aggregate._fields, aggregates)

@@ -48,7 +48,7 @@ def check_environment(options: Any, env: str) -> None:
     else:
         copies = environments.VectorEnvironment(env, [options.seed])
         copies.reset()
-        copies.step(np.zeros((1, copies.spec.action_size)))
+        copies.step(np.zeros((1, copies.spec.action_size), np.float32))
         copies.close()
     cost.check_copies(state_size, options.num_seeds, options.eval_episodes)
 
@@ -80,6 +80,8 @@ def train(
     config: qusac.Config,
     make: Callable[[Setup], Run],
     stops_within: str = "",
+    *,
+    is_offline: bool = False,
     **about: Any,
 ) -> int | None:
     """A run from its directory to its results.
@@ -90,6 +92,7 @@ def train(
         config: hyperparameters.
         make: makes the run.
         stops_within: how soon a signal is answered, for the line that says so.
+        is_offline: whether D is a dataset.
         about: further values that define the run, JSON-compatible.
 
     Returns:
@@ -106,11 +109,11 @@ def train(
             files.warn(f"env_processes has no effect: {spec.name!r} steps on the device")
         if options.termination not in (None, LEARNED) and not config.uses_model:
             files.warn("termination has no effect: without a model nothing is rolled out")
-        unread.warn(config, config_file.given_fields(options), is_offline="dataset" in about)
+        unread.warn(config, config_file.given_fields(options), is_offline=is_offline)
         if options.memory:
             print(cost.describe_memory(config, task, len(own_seeds), devices))
             return None
-        cost.check_memory(config, task, len(own_seeds), devices, has_dataset="dataset" in about)
+        cost.check_memory(config, task, len(own_seeds), devices, has_dataset=is_offline)
         workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
         trace = Trace(options.profile)
         directory = _open(everyone, workdir, description(options, spec, config, about))
@@ -135,27 +138,38 @@ def train(
             processes=everyone,
             trace=trace,
         )
-        # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
-        with interrupts.stop_signals(interrupts.saving(stops_within)) as came, trace:
-            print(f"run directory: {workdir}", flush=True)  # from here on Ctrl-C saves
-            with contextlib.closing(make(setup)) as run:
-                run.resume(options.resume)
-                stopped = processes.stopped_together(everyone, came)
-                if stopped() is None:
-                    run.prepare()
-                signal_number = run.train(stopped)
-                if signal_number is None:  # all is saved, what is left takes seconds
-                    named = {"env": spec.name, "method": config.method, "preset": options.preset}
-                    run.finish({**named, "num_seeds": options.num_seeds})
-        if signal_number is not None:
-            again = f"the same command with --workdir={workdir} continues"
-            print(f"stopped at step {run.step}; {again}")
-            return 128 + signal_number
-        print(f"done: summary.json, learning_curve.png and policy are in {workdir}")
-        if options.video and everyone.is_first:
-            run.record_video(directory.path / "episode.mp4")
-        directory.close()
-        return None
+        return _run(options, setup, make, workdir, stops_within)
+
+
+def _run(
+    options: Any,
+    setup: Setup,
+    make: Callable[[Setup], Run],
+    workdir: pathlib.Path,
+    stops_within: str,
+) -> int | None:
+    """Trains and writes the results; returns the exit code, None for 0."""
+    # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
+    with interrupts.stop_signals(interrupts.saving(stops_within)) as came, setup.trace:
+        print(f"run directory: {workdir}", flush=True)  # from here on Ctrl-C saves
+        with contextlib.closing(make(setup)) as run:
+            run.resume(options.resume)
+            stopped = processes.stopped_together(setup.processes, came)
+            if stopped() is None:
+                run.prepare()
+            signal_number = run.train(stopped)
+            if signal_number is None:  # all is saved, what is left takes seconds
+                named = {"env": setup.env, "method": setup.config.method, "preset": options.preset}
+                run.finish({**named, "num_seeds": options.num_seeds})
+    if signal_number is not None:
+        again = f"the same command with --workdir={workdir} continues"
+        print(f"stopped at step {run.step}; {again}")
+        return 128 + signal_number
+    print(f"done: summary.json, learning_curve.png and policy are in {workdir}")
+    if options.video and setup.processes.is_first:
+        run.record_video(setup.directory.path / "episode.mp4")
+    setup.directory.close()
+    return None
 
 
 def _open(everyone: Processes, path: pathlib.Path, about: dict[str, Any]) -> RunDirectory:
@@ -194,4 +208,4 @@ def description(
 def _default_workdir(options: Any, spec: environments.Spec, config: qusac.Config) -> pathlib.Path:
     label = config.method if options.preset == "qusac" else options.preset
     date = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return pathlib.Path("runs") / f"{spec.name.replace(':', '_').replace('/', '_')}-{label}-{date}"
+    return pathlib.Path("runs") / f"{files.as_name(spec.name)}-{label}-{date}"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qusac_jax.environments.names import parse_name
+from qusac_jax.environments.names import executes_code, parse_name
 
 _FILE = pathlib.Path(__file__).parent / "published" / "dmc_online.csv"
 _NAMES = {"qusac": "ensemble_mean"}  # of their agents, where ours is called otherwise
@@ -22,13 +22,9 @@ class PublishedCurve(NamedTuple):
     standard_error: np.ndarray  # [T]
 
     def at(self, step: float) -> tuple[float, float]:
-        """Mean and standard error at the last published step up to this one; NaN before the first
-        and where the next one would have come after the last.
-        """
-        place = int(np.searchsorted(self.x, step, side="right")) - 1
-        if place < 0 or step > self.x[-1] + np.diff(self.x).max(initial=0.0):
-            return float("nan"), float("nan")
-        return float(self.mean[place]), float(self.standard_error[place])
+        """Mean and standard error at a step, interpolated; NaN outside of what was published."""
+        at = lambda y: float(np.interp(step, self.x, y, left=np.nan, right=np.nan))
+        return at(self.mean), at(self.standard_error)
 
 
 def curves(env: str, action_cost: float) -> list[PublishedCurve]:
@@ -38,6 +34,8 @@ def curves(env: str, action_cost: float) -> list[PublishedCurve]:
         env: name of an environment.
         action_cost: ρ of the runs to compare with: returns with another one are others.
     """
+    if executes_code(env):  # of the task's module, which only the run may ask for
+        return []
     try:
         parsed = parse_name(env)
     except ValueError:  # of a run that was made elsewhere

@@ -30,7 +30,10 @@ class Summary(NamedTuple):
 
 
 class Aggregate(NamedTuple):
-    """A statistic over tasks of one method, with its 95 % stratified bootstrap interval."""
+    """A statistic over tasks of one method, with its 95 % stratified bootstrap interval.
+
+    With one seed there is none: its ends are NaN.
+    """
 
     label: str
     statistic: str  # "median" | "IQM"
@@ -114,6 +117,10 @@ def normalized_final_returns(
     labels, shared = shared_tasks(grouped)
     if not shared:
         return {}
+    if left_out := sorted(grouped.keys() - set(shared)):
+        warn(
+            f"runs: {', '.join(left_out)}: not run with every method, so left out of the aggregate"
+        )
     scores = {}
     for label in labels:
         num_seeds = min(len(grouped[env][label]) for env in shared)
@@ -175,13 +182,17 @@ def aggregate(scores: dict[str, np.ndarray], *, num_resamples: int = 5000) -> li
         values, intervals = library.get_interval_estimates(scores, statistics, reps=num_resamples)
     finally:
         np.random.set_state(state)  # noqa: NPY002
+
+    def end(label: str, which: int, i: int) -> float:
+        return float(intervals[label][which, i]) if scores[label].shape[0] > 1 else float("nan")
+
     return [
         Aggregate(
             label,
             statistic,
             float(values[label][i]),
-            float(intervals[label][0, i]),
-            float(intervals[label][1, i]),
+            end(label, 0, i),
+            end(label, 1, i),
             num_tasks=scores[label].shape[1],
             num_seeds=scores[label].shape[0],
         )

@@ -130,7 +130,9 @@ class Run(abc.ABC):
         if not checkpoints.can_continue(mode):
             return
         like = self._processes.like(self._state, self._placement)
-        restored = checkpoints.restore(mode, like, self._all_host_state())
+        # Of all processes: what has no elements is not in the file, but taken from this.
+        everyones = self._processes.joined(self._all_host_state())
+        restored = checkpoints.restore(mode, like, everyones)
         self.step = restored.step
         self._state = self._processes.own(restored.device, self._state, self._placement)
         host = jax.tree.map(self._processes.share, restored.host)

@@ -120,8 +120,9 @@ class RunDirectory:
         return self._metrics.stat().st_size if self._metrics.exists() else 0
 
     def last_step(self) -> int:
-        """The last step in metrics.csv, 0 where there is none."""
-        lines = self._metrics.read_text().splitlines()[1:] if self._metrics.exists() else []
+        """The last step in metrics.csv, of a line that is complete; 0 where there is none."""
+        text = self._metrics.read_text() if self._metrics.exists() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()[1:]
         return int(float(lines[-1].split(",")[0])) if lines else 0
 
     def rewind(self, metrics_size: int, step: int) -> None:

@@ -223,7 +223,8 @@ def _without_repeats(curves: list[Curve]) -> list[Curve]:
 
 def _moving_average(values: np.ndarray, width: int) -> np.ndarray:
     """Mean of the last `width` values, of fewer at the start."""
-    total = np.cumsum(np.concatenate([[0.0], values]))
-    end = np.arange(1, len(values) + 1)
-    start = np.maximum(end - width, 0)
-    return (total[end] - total[start]) / (end - start)
+    # Each by itself: of differences of one running sum, a large value would leave no digits.
+    width = min(width, len(values))
+    first = [values[:end].mean() for end in range(1, width)]
+    windows = np.lib.stride_tricks.sliding_window_view(values, width) if width else np.zeros((0, 1))
+    return np.concatenate([first, windows.mean(axis=1)])

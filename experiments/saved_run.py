@@ -9,7 +9,7 @@ import pathlib
 import jax
 import numpy as np
 
-from experiments import files, handover, program, seeds
+from experiments import config_file, files, program, seeds
 from experiments.collect_run import load_arrays
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.checkpoint import Checkpointer
@@ -49,7 +49,7 @@ class SavedRun:
                     f"run {str(path)!r}: {name} in config.json is {about[name]!r}, which is no "
                     f"integer; {_REMEDY}"
                 )
-        self.config = handover.config_of(self.path, argument="run", remedy=_REMEDY)
+        self.config = config_file.of_run(self.path, argument="run", remedy=_REMEDY)
         self.spec = environments.spec(about["env"], about.get("action_cost"))
         self.task = program.task_of(about.get("termination"), self.spec, self.config)
         self.seeds = list(range(about["seed"], about["seed"] + about["num_seeds"]))
@@ -114,16 +114,28 @@ class SavedRun:
                 "checkpoint, or put its files back"
             )
         step = there[-1] if step is None else step
+        init = lambda: qusac.init(jax.random.key(0), config=self.config, task=self.task)
+        one = jax.eval_shape(init).actor
         if step == final:  # much smaller than a checkpoint
-            return step, load_actor(self.path)[0]
+            actor = load_actor(self.path)[0]
+            self._check_sizes(actor, one)
+            return step, actor
         if step in kept:
-            init = lambda: qusac.init(jax.random.key(0), config=self.config, task=self.task)
-            one = jax.eval_shape(init).actor
             actor = load_arrays(self.path / "policies" / f"{step}.npz", one)
             return step, jax.tree.map(lambda x: x[None], actor)
         if step in checkpoints:
             return step, jax.tree.map(np.asarray, self.state(step).actor)
         raise ValueError(f"step must be one of {there}, where {self.path} was saved, got {step}")
+
+    def _check_sizes(self, actor: Params, one: Params) -> None:
+        """Raises `ValueError` unless a final policy `[R, ...]` is of this environment and seeds."""
+        shapes = lambda tree, seeds: sorted((*seeds, *x.shape) for x in jax.tree.leaves(tree))
+        if shapes(actor, ()) != shapes(one, (len(self.seeds),)):
+            raise ValueError(
+                f"run {str(self.path)!r}: its policy is of other sizes or seeds than config.json "
+                f"and {self.spec.name!r} have, so that one of them has changed since; put it back, "
+                "or train anew"
+            )
 
     def _final_step(self) -> int | None:
         path = self.path / "policy" / "policy.json"

@@ -15,6 +15,7 @@ _FUNCTIONS = (
     "run_steps",
     "run_episodes",
     "refresh",
+    "fit_dynamics",
     "roll_out",
     "learn",
     "diagnose",

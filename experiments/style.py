@@ -148,6 +148,6 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> pathlib.Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():  # letters that the font lacks are drawn as boxes
         warnings.filterwarnings("ignore", message="Glyph")
-        with files.replacing(path, "wb") as file:
+        with files.replacing(path, "wb", is_shared=True) as file:
             figure.savefig(file, format=path.suffix[1:] or "png")
     return path

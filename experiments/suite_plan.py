@@ -14,6 +14,7 @@ import numpy as np
 
 from experiments import cli, files, online, program, run_directory, run_flags
 from qusac_jax import _fields, environments
+from qusac_jax.checkpoint import Checkpointer
 from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS
 
@@ -64,7 +65,12 @@ def done_steps(path: pathlib.Path) -> int:
     """
     summary = path / "summary.json"
     remedy = "delete it, and the run goes on from its last checkpoint"
-    return int(files.read_json(summary, remedy).get("steps", 0)) if summary.is_file() else 0
+    return files.read_count(summary, "steps", remedy) if summary.is_file() else 0
+
+
+def _kept_steps(path: pathlib.Path) -> int:
+    """Steps of a run that it can go on from, or has written the results of."""
+    return max([done_steps(path), *Checkpointer(path / "checkpoints").steps()])
 
 
 def plan(
@@ -85,7 +91,8 @@ def plan(
         folder: of the runs' directories.
 
     Raises:
-        ValueError: for whatever would end one of the runs at its start.
+        ValueError: for what would end one of the runs at its start, as far as file names and
+            config.json tell.
     """
     tasks = _without_repeats("tasks", _all_tasks(combinations.tasks))
     seeds = _without_repeats("seeds", _all_seeds(combinations.seeds))
@@ -98,7 +105,7 @@ def plan(
         tasks, costs.items(), algorithms.items()
     ):
         given = (f"--env={task}", *flags, *cost_flags, f"--num_seeds={num_seeds}", *passed_on)
-        name = f"{_as_file_name(task)}{cost}-{_as_file_name(method.replace(':', '+'))}"
+        name = f"{files.as_name(task)}{cost}-{files.as_name(method.replace(':', '+'))}"
         # With the largest seed, which may be too large.
         num_steps, values = _checked((*given, f"--seed={groups[-1]}"))
         same = named.setdefault((task, cost, json.dumps(values["config"])), method)
@@ -116,7 +123,7 @@ def plan(
         for name, given, num_steps, values in checked:
             path = folder / f"{name}-s{seed}"
             run_directory.previous_config(path, values | {"seed": first})
-            if (done := done_steps(path)) > num_steps:
+            if (done := _kept_steps(path)) > num_steps:
                 raise ValueError(
                     f"num_steps is {num_steps}, but {done} steps are done in {path}; use "
                     f"--num_steps={done} or more, or another workdir"
@@ -212,7 +219,3 @@ def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
     program.task_of(options.termination, spec, config)
     program.check_environment(options, spec.name)
     return options.num_steps, program.description(options, spec, config, {})
-
-
-def _as_file_name(task: str) -> str:
-    return re.sub(r"[^\w.+-]", "_", task)

@@ -107,7 +107,7 @@ def find_unfinished(
         steps = wanted.get(name)
         try:
             if steps is None and config.is_file():
-                steps = int(files.read_json(config).get("num_steps", 0))
+                steps = files.read_count(config, "num_steps", "leave this run out")
             if steps is not None and done_steps(runs / name) >= steps:
                 continue
         except ValueError as problem:
@@ -134,8 +134,8 @@ def _published(curves: Sequence[Curve]) -> dict[str, list[PublishedCurve]]:
 
 
 def _at(curve: Curve, end: float) -> float:
-    """Mean of the last evaluations up to a step that all seeds have reached."""
-    return float(curve.y[curve.x <= end][-1])
+    """Mean of the last evaluations up to a step that all seeds have reached; NaN before any."""
+    return float(curve.y[curve.x <= end][-1]) if curve.x[0] <= end else float("nan")
 
 
 def _published_at(curve: Curve, step: float) -> tuple[float, float]:
@@ -181,6 +181,7 @@ def _interquartile_means(
         for label, curves in by_label.items()
         if len(curves) > 1
     }
+    scores = {label: values for label, values in scores.items() if np.isfinite(values).all()}
     if not scores:
         return {}
     aggregates = results.aggregate(scores, num_resamples=_RESAMPLES)
@@ -199,7 +200,8 @@ def _over_tasks(grouped: _Grouped) -> list[str]:
     made = {
         env: min(curve.x[-1] for label in labels for curve in grouped[env][label]) for env in shared
     }
-    ends = {env: end for env, end in made.items() if end > 0}
+    begin = lambda env: max(curve.x[0] for label in labels for curve in grouped[env][label])
+    ends = {env: end for env, end in made.items() if end > 0 and begin(env) <= end}
     final = lambda curve: _at(curve, ends[curve.env])
     kept = {env: {label: grouped[env][label] for label in labels} for env in ends}
     scores = results.normalized_final_returns(kept, final) if kept else {}

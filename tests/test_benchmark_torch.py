@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from experiments.benchmark import torch_agent, torch_baseline
-from qusac_jax.qusac import agent, learner, model, multistep, networks, presets, replay
-from qusac_jax.task import Task
+from qusac_jax.qusac import agent, learner, model, multistep, networks, presets
+from qusac_jax.task import Task, Transition
 from tests import sizes
 
 torch = pytest.importorskip("torch", reason="it is in the extra `bench`")
@@ -27,7 +27,7 @@ def initial(config):
 def batches(key, *leading):
     keys = jax.random.split(key, 5)
     shape = (*leading, BATCH)
-    return replay.Transition(
+    return Transition(
         jax.random.normal(keys[0], (*shape, TASK.observation_size)),
         jax.random.uniform(keys[1], (*shape, TASK.action_size), minval=-1.0),
         jax.random.normal(keys[2], shape),

@@ -12,7 +12,7 @@ import pytest
 from experiments import calibration, calibration_returns
 from experiments.calibration_returns import Returns
 from qusac_jax import qusac
-from qusac_jax.qusac import losses, multistep, networks
+from qusac_jax.qusac import losses, model, multistep, networks
 from qusac_jax.task import Transition
 from tests.sizes import small
 
@@ -25,9 +25,9 @@ TASK = qusac.Task(observation_size=3, action_size=1, termination=never)
 
 
 def test_returns_are_cut_off_where_little_is_left_or_at_the_time_limit():
-    assert calibration_returns.cut_off(0.99, 1000) == 390  # 0.99^390 = 0.0199
-    assert calibration_returns.cut_off(0.99, 200) == 200
-    assert calibration_returns.cut_off(0.0, 1000) == 1
+    assert calibration_returns.horizon(0.99, 1000) == 390  # 0.99^390 = 0.0199
+    assert calibration_returns.horizon(0.99, 200) == 200
+    assert calibration_returns.horizon(0.0, 1000) == 1
 
 
 def test_returns_of_states_along_episodes_by_hand():
@@ -118,7 +118,7 @@ def test_returns_in_models_have_the_mean_that_the_models_predict():
     repeated = jnp.repeat(observation, 4_000, axis=0)
     actor = networks.Actor(config.actor_hidden, 1)
     action, log_prob = networks.sample_action(actor, state.actor, repeated, jax.random.key(3))
-    predicted, std = qusac.agent.predict(state.dynamics, repeated, action, config=config, task=TASK)
+    predicted, std = model.predict(state.dynamics, repeated, action, config=config, task=TASK)
     bonus = -config.initial_temperature * log_prob
     expected = (predicted[..., -1] + bonus).reshape(3, 2, -1)
     assert mean.shape == error.shape == (3, 2)
@@ -173,8 +173,9 @@ def test_statistics_of_an_agent_that_knows_what_it_does_not_know():
     ratio = std.std() / np.sqrt(np.mean(std**2) * np.pi / 2 - np.mean(std) ** 2)
     assert rows["real: correlation of sqrt(U) and error"][0] == pytest.approx(ratio, abs=0.03)
     assert rows["models: return"][0] == pytest.approx(100.0, abs=0.1)
-    # Deviations from the mean of four have a variance of 3/4.
-    assert rows["models: within 1 sqrt(U)"][0] == pytest.approx(0.752, abs=0.02)
+    # Deviations from the mean of four have a variance of 3/4, which is taken out.
+    assert rows["models: within 1 sqrt(U)"][0] == pytest.approx(0.683, abs=0.02)
+    assert rows["models: within 2 sqrt(U)"][0] == pytest.approx(0.954, abs=0.02)
     assert rows["critics: correlation of deviations with the models'"][0] == pytest.approx(1.0)
 
 

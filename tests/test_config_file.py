@@ -1,11 +1,12 @@
 """--config_file: the hyperparameters of another run, or some of them; flags win."""
 
 import dataclasses
+import functools
 import json
 
 import pytest
 
-from experiments import config_file, handover, online, run_flags
+from experiments import config_file, online, run_flags
 from qusac_jax.qusac import presets
 
 
@@ -44,7 +45,11 @@ def test_a_run_of_before_a_field_was_there_comes_back_as_it_was(tmp_path):
     )
     assert config_of(file) == (earlier, "explore")
     given = config_file.read(str(tmp_path / "config.json"))
-    assert config_file.changed(config, given) == handover.config_of(tmp_path) == earlier
+    assert (
+        config_file.changed(config, given)
+        == config_file.of_run(tmp_path, argument="run", remedy="leave it out")
+        == earlier
+    )
 
 
 def test_what_is_gone_is_left_out_of_an_earlier_run_and_said_where_it_mattered(tmp_path, capsys):
@@ -56,6 +61,12 @@ def test_what_is_gone_is_left_out_of_an_earlier_run_and_said_where_it_mattered(t
     said = capsys.readouterr().err
     assert "dynamics.learn_variance_bounds=True is gone, it is False now" in said
     assert "reset_every" not in said
+    of_run = functools.partial(config_file.of_run, argument="run", remedy="leave it out")
+    with pytest.raises(ValueError, match=r"another version \('dynamics.learn_variance_bounds'\)"):
+        of_run(tmp_path)
+    fields["dynamics"]["learn_variance_bounds"] = False  # as runs do today
+    write(tmp_path / "config.json", {"preset": "explore", "config": fields})
+    assert of_run(tmp_path) == config
 
 
 def test_what_a_file_of_some_fields_says_is_given_as_what_flags_say(tmp_path):
@@ -73,6 +84,14 @@ def test_only_the_result_of_file_and_flags_is_checked(tmp_path):
         config_of(file, "--preset=mbpo")
     config, _ = config_of(file, "--preset=mbpo", "--config.critic_data=member")
     assert config.critic_steps == 5
+
+
+def test_who_gave_a_bad_value_is_blamed(tmp_path):
+    file = write(tmp_path / "some.json", {"risk": 0.5})
+    with pytest.raises(ValueError, match=r"^discount must lie in"):
+        config_of(file, "--config.discount=2")
+    with pytest.raises(ValueError, match=r"^config_file '.*some.json': discount must lie in"):
+        config_of(write(tmp_path / "some.json", {"discount": 2}))
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,15 @@ def test_moving_average_by_hand(tmp_path):
     assert curve.final_return == 7.0  # the table tells the last evaluation itself
 
 
+def test_a_huge_value_leaves_later_averages_their_digits(tmp_path):
+    rows = [(step, 0, value, value, 0) for step, value in enumerate([-1e25, 1.0, 2.0, 6.0])]
+    run = write_run(tmp_path / "a", "pendulum", "pombu", rows)
+    (curve,) = run_reader.read_runs([run], smooth=1)
+    np.testing.assert_array_equal(curve.y, [-1e25, 1.0, 2.0, 6.0])
+    (curve,) = run_reader.read_runs([run], smooth=10)  # wider than the curve
+    np.testing.assert_allclose(curve.y, [-1e25, -5e24, -1e25 / 3, -2.5e24])
+
+
 @pytest.mark.parametrize("tail", ["300,0,9", "300,0,9,9,9", "3"])
 def test_an_incomplete_last_line_is_ignored(tmp_path, tail):
     run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [5.0]), tail=tail)
@@ -126,6 +135,9 @@ def test_aggregates_by_hand():
     np.testing.assert_allclose(found["a", "median"].value, np.median(scores["a"].mean(0)))
     np.testing.assert_allclose(found["a", "IQM"].value, np.sort(scores["a"].ravel())[8:24].mean())
     assert found["a", "IQM"].low < found["a", "IQM"].value < found["a", "IQM"].high
+    (one, _) = results.aggregate({"one": scores["a"][:1]})  # of one seed there is no interval
+    assert one.value == np.median(scores["a"][0])
+    assert np.isnan([one.low, one.high]).all()
     # Nothing varies: no width.
     assert found["b", "IQM"][2:] == (0.25, 0.25, 0.25, 4, 3)
 
@@ -467,3 +479,19 @@ def test_hyperparameters_of_a_time_without_groups_have_todays_names(tmp_path, mo
     with_settings(new, risk=1.0, dynamics={"hidden": 8, "nll_beta": 0.5, "max_epochs": 50})
     labels = [curve.label for curve in run_reader.read_runs([old, new])]
     assert labels == ["pombu dynamics.nll_beta=0.75", "pombu dynamics.nll_beta=0.5"]
+
+
+def test_tasks_that_count_for_no_aggregate_are_named(tmp_path, capsys):
+    def run(env, method):
+        return str(write_run(tmp_path / f"{env}{method}", env, method, rows_for([0], [5.0])))
+
+    runs = [run("acrobot", "mbpo"), run("acrobot", "pombu"), run("pendulum", "pombu")]
+    output = tmp_path / "out"
+    assert plot.main(["plot", *runs, f"--output={output}"]) == 0
+    said = capsys.readouterr()
+    assert "No aggregate over tasks: one task was run with every method." in said.out
+    assert "runs: pendulum: not run with every method" in said.err
+    assert not (output / "aggregate.png").exists()
+    runs.append(run("pendulum", "mbpo"))
+    assert plot.main(["plot", *runs, f"--output={output}"]) == 0  # one seed each: no intervals
+    assert ",nan,nan,2,1" in (output / "aggregate.csv").read_text()

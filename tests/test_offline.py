@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import qusac_jax
-from experiments import cost, evaluate, handover, offline, online, run_flags
+from experiments import config_file, cost, evaluate, handover, offline, online, run_flags
 from experiments.offline_run import OfflineRun
 from experiments.studies import frozen_data, frozen_fits
 from qusac_jax import datasets, environments, qusac
@@ -120,7 +120,7 @@ def test_a_run_leaves_scores_and_facts_behind(finished, dataset):
     assert config["action_cost"] == summary["dataset"]["action_cost"] == ACTION_COST
     assert "action_cost" not in config["dataset"]  # as in runs from before it was recorded
     assert summary["steps"] == 12
-    functions = ("roll_out", "learn", "diagnose", "values_at", "act")
+    functions = ("fit_dynamics", "roll_out", "learn", "diagnose", "values_at", "act")
     assert all(summary["compilations"][name] == 1 for name in functions)
     assert qusac_jax.load_policy(finished)(np.zeros(3)).shape == (1,)
 
@@ -411,7 +411,7 @@ def test_an_offline_agent_goes_on_in_an_environment_of_its_sizes(finished, tmp_p
 
 
 def test_the_config_json_of_a_run_says_all_hyperparameters(finished, tmp_path):
-    offline_config = handover.config_of(finished)
+    offline_config = config_file.of_run(finished, argument="run", remedy="")
     config = dataclasses.replace(offline_config, discount=0.9, real_ratio=0.25, warmup_steps=7)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"config": dataclasses.asdict(config), "preset": "qusac"}))

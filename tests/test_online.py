@@ -318,7 +318,7 @@ def test_help_is_no_mistake(run_here):
     assert code == 0
     assert "--termination" in out
     said = " ".join(out.split())
-    assert "gym:MODULE:ID and functional:MODULE:FUNCTION import and so execute that module" in said
+    assert "gym:MODULE:ID and functional:MODULE:NAME import and so execute that module" in said
 
 
 @pytest.mark.parametrize(

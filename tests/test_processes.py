@@ -133,6 +133,20 @@ def test_a_stopped_run_goes_on_together(tmp_path):
 
 
 @pytest.mark.slow
+def test_environments_of_the_host_go_on_together(tmp_path):
+    # Without a simulator: parts of their state are empty, and so in no file.
+    flags = [flag for flag in ONLINE if not flag.startswith(("--env=", "--termination"))]
+    flags += ["--env=gym:Pendulum-v1", "--preset=sac", "--num_steps=200"]
+    path = tmp_path / "run"
+    for num_steps in (100, 200):
+        both = start("online", [*flags, f"--num_steps={num_steps}", f"--workdir={path}"])
+        codes, outputs = ended(both)
+        assert codes == [0, 0], outputs
+    assert online.main(["online", *flags, f"--workdir={tmp_path}/alone"]) == 0
+    check_same(tmp_path / "alone", path)
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("dataset")
 def test_offline_runs_and_what_follows_online(tmp_path):
     flags = [*OFFLINE[1:], *SEEDS]

@@ -70,3 +70,12 @@ def test_other_peoples_files_are_left_alone(tmp_path):
         RunDirectory(tmp_path, {"env": "x"})
     with pytest.raises(ValueError, match="is a file"):
         RunDirectory(tmp_path / "notes.txt", {"env": "x"})
+
+
+def test_the_last_step_is_that_of_a_whole_line(tmp_path):
+    directory = RunDirectory(tmp_path, {"env": "x"})
+    assert directory.last_step() == 0
+    with (tmp_path / "metrics.csv").open("w") as file:
+        file.write("step,seed\n10000,0\n11000,0\n12")  # of 12000, killed while it was written
+    assert directory.last_step() == 11_000
+    directory.close()

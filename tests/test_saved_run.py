@@ -150,6 +150,15 @@ def test_what_a_run_does_not_have_is_refused(finished, tmp_path, capsys):
     assert "run must be one workdir, got 2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("change", [{"env": "gym:MountainCarContinuous-v0"}, {"num_seeds": 3}])
+def test_a_policy_of_other_sizes_than_the_run_s_is_told(finished, tmp_path, capsys, change):
+    run = shutil.copytree(finished, tmp_path / "run")
+    about = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(about | change))
+    assert evaluate.main(["evaluate", str(run), "--episodes=1"]) == 2
+    assert "its policy is of other sizes or seeds than config.json" in capsys.readouterr().err
+
+
 def test_a_damaged_checkpoint_is_told(finished, tmp_path, capsys):
     run = shutil.copytree(finished, tmp_path / "run")
     largest = max((run / "checkpoints" / "40").rglob("*"), key=lambda path: path.stat().st_size)

@@ -530,11 +530,12 @@ def test_report_by_hand(tmp_path, capsys):
     # those to 600 have 465; the error is half their difference.
     pendulum = published_curves.curves("pendulum", 0.0)
     theirs = next(curve for curve in pendulum if curve.name == "ensemble_mean")
-    assert theirs.at(59_999) == (theirs.mean[4], theirs.standard_error[4])
+    assert theirs.at(50_000) == (theirs.mean[4], theirs.standard_error[4])
+    assert theirs.at(57_500)[0] == pytest.approx(0.25 * theirs.mean[4] + 0.75 * theirs.mean[5])
     assert round(theirs.mean[4]) == 605
     assert np.isnan(theirs.at(9_999)[0])
-    assert theirs.at(260_000) == (theirs.mean[-1], theirs.standard_error[-1])
-    assert np.isnan(theirs.at(260_001)[0])  # of which nothing was published
+    assert theirs.at(250_000) == (theirs.mean[-1], theirs.standard_error[-1])
+    assert np.isnan(theirs.at(250_001)[0])  # of which nothing was published
     row = next(line for line in text.splitlines() if line.startswith("| pendulum | ensemble_mean"))
     assert "| 2 | 50000 | 387.5 ± 77.5 | 387.5 [" in row
     assert f"| {theirs.mean[4]:.1f} ± {theirs.standard_error[4]:.1f} |" in row
@@ -650,3 +651,39 @@ def test_nothing_is_published_with_another_action_cost():
     assert published_curves.curves("removed", 0.0) == []
     (sac,) = published_curves.curves("dmc:pendulum:swingup", 0.03)
     assert sac.name == "sac"
+
+
+def test_seeds_that_share_no_steps_are_not_compared(tmp_path):
+    steps = (0, 1000, 2000)
+    first, later = [(0, 0, 5.0, 5.0, 0.0)], [(1000, 1, 5.0, 5.0, 0.0), (2000, 1, 5.0, 5.0, 0.0)]
+    write_run(tmp_path / "runs" / "a", "pendulum", "upper_bound", first)
+    write_run(tmp_path / "runs" / "b", "pendulum", "upper_bound", later)
+    write_run(tmp_path / "runs" / "c", "pendulum", "pombu", rows_for([0, 1], [7.0, 9.0], steps))
+    text, _ = suite_report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    assert "| pendulum | upper_bound | 2 | 0 | - | - | - |" in text
+    assert "| pendulum | pombu | 2 | 2000 |" in text
+
+
+def test_looking_for_what_was_published_executes_nothing(tmp_path, monkeypatch):
+    (tmp_path / "executed.py").write_text("raise SystemExit('executed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert published_curves.curves("gym:executed:X-v0", 0.0) == []
+
+
+def test_fewer_steps_than_an_interrupted_run_has_saved_are_refused(tmp_path):
+    combinations = Combinations(["pendulum"], ["sac"], ["0"])
+    (one,) = plan(combinations, 1, ("--num_steps=20000",), tmp_path)
+    saved = one.path / "checkpoints" / "15000"
+    saved.mkdir(parents=True)
+    (saved / "checksums.json").touch()
+    (one,) = plan(combinations, 1, ("--num_steps=20000",), tmp_path)
+    assert not one.is_done()
+    with pytest.raises(ValueError, match="num_steps is 10000, but 15000 steps are done in"):
+        plan(combinations, 1, ("--num_steps=10000",), tmp_path)
+
+
+@pytest.mark.parametrize("steps", [None, [], "many", True])
+def test_a_summary_whose_steps_are_no_number_is_named(tmp_path, steps):
+    (tmp_path / "summary.json").write_text(json.dumps({"steps": steps}))
+    with pytest.raises(ValueError, match=r"summary.json: steps is .*, which is no whole number"):
+        suite_plan.done_steps(tmp_path)

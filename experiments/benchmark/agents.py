@@ -225,8 +225,7 @@ def _measure_refresh(setting: Setting, config: Config, task: Task, num_seeds: in
 def _num_transitions(config: Config) -> int:
     """Of a refresh."""
     num_chunks, size = rollouts.num_chunks(num_rollouts(config), config.num_members)
-    buffers = 1 + (config.num_members if config.critic_data == "member" else 0)
-    return buffers * num_chunks * size * config.rollout_length
+    return config.num_model_buffers * num_chunks * size * config.rollout_length
 
 
 def _sizes(config: Config, task: Task, size: str) -> str:

@@ -85,7 +85,7 @@ class Learner:
             actor: of the policy.
             critics: N groups of M.
             unet: for methods that train one.
-            dynamics: of the N members, for methods that look ahead.
+            dynamics: of the N members, for methods that ask the model.
         """
         self.config, self.actor, self.critics, self.unet = config, actor, critics, unet
         self.dynamics = dynamics
@@ -122,7 +122,7 @@ class Learner:
         inputs = task.observation_size + task.action_size
         critic = lambda: _layers(inputs, config.critic_hidden, 1)
         outputs = 2 * (task.observation_size + 1)
-        models = config.num_members if uncertainty.METHODS[config.method].min_models else 0
+        models = config.num_members if uncertainty.METHODS[config.method].asks_model else 0
         return cls(
             config,
             actor=_layers(task.observation_size, config.actor_hidden, 2 * task.action_size),
@@ -204,7 +204,7 @@ class Learner:
             next_u = self.variance(self.target_unet, _join(batch["next_observation"], action))
             target = local + config.discount**2 * next_u * ~batch["terminated"]
             if config.clip_u:
-                target = target.clamp(max=config.u_per_local * self.local_max)
+                target = target.clamp(max=config.largest_u(self.local_max))
         x = _join(batch["observation"], batch["action"])
         predicted = torch.nn.functional.softplus(_value(self.unet, x))
         return (torch.log1p(target) - predicted).square().mean()  # symlog of what is positive

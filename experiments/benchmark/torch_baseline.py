@@ -7,7 +7,7 @@ from experiments import own_cores
 from experiments.benchmark import measure
 from experiments.benchmark.jobs import Baseline
 from experiments.benchmark.torch_agent import Batch, Learner, Noise, device, is_known, torch
-from qusac_jax.qusac import agent
+from qusac_jax.qusac import state as state_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.task import Task
 
@@ -58,8 +58,8 @@ class _Data:
         self._real = draw(config.replay_capacity)
         self._buffers = [self._real]
         if config.uses_model:
-            groups = config.num_groups if config.critic_data == "member" else 0
-            self._buffers = [draw(agent.model_capacity(config)) for _ in range(1 + groups)]
+            capacity = state_lib.model_capacity(config)
+            self._buffers = [draw(capacity) for _ in range(config.num_model_buffers)]
 
     def batches(self) -> tuple[list[Batch], Batch]:
         """One for each critic group, and one for U-net and actor."""

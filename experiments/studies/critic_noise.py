@@ -19,8 +19,10 @@ from absl import flags
 
 from experiments import cli
 from qusac_jax.qusac import learner as learner_lib
-from qusac_jax.qusac import multistep, networks, replay
+from qusac_jax.qusac import multistep, networks
+from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.config import Config
+from qusac_jax.task import Transition
 
 
 def make_flags() -> flags.FlagValues:
@@ -41,7 +43,7 @@ def make_flags() -> flags.FlagValues:
     return values
 
 
-def transitions(key: jax.Array, size: int) -> replay.Transition:
+def transitions(key: jax.Array, size: int) -> Transition:
     """Independent transitions `[size, ...]` of a damped rotation that actions push, reward 0."""
     key_angle, key_action, key_speed = jax.random.split(key, 3)
     angle = jax.random.uniform(key_angle, (size,), minval=-np.pi, maxval=np.pi)
@@ -53,19 +55,19 @@ def transitions(key: jax.Array, size: int) -> replay.Transition:
 
     following = observe(angle + 0.1 * speed, 0.98 * speed + 0.1 * action[:, 0])
     ends = jnp.zeros(size, bool)
-    return replay.Transition(observe(angle, speed), action, jnp.zeros(size), following, ends)
+    return Transition(observe(angle, speed), action, jnp.zeros(size), following, ends)
 
 
 def spreads(config: Config, updates: int, lines: int) -> list[tuple[float, float]]:
     """Spread and offset of the critics after 0, `updates`, 2 `updates`, ... gradient updates."""
     size, members = config.batch_size, config.num_members
-    learner = learner_lib.init(jax.random.key(0), config, 3, 1)
+    learner = parts_lib.init(jax.random.key(0), config, 3, 1)
     probe = transitions(jax.random.key(1), 512)
     critic = networks.Critic(config.critic_hidden, members, 1, config.critic_init_gain)
 
     @jax.jit
-    def train(learner: learner_lib.Learner, keys: jax.Array) -> learner_lib.Learner:
-        def step(learner: learner_lib.Learner, key: jax.Array):
+    def train(learner: parts_lib.Learner, keys: jax.Array) -> parts_lib.Learner:
+        def step(learner: parts_lib.Learner, key: jax.Array):
             key_batch, key_policy, key_update = jax.random.split(key, 3)
             batch = jax.vmap(lambda k: transitions(k, size))(jax.random.split(key_batch, members))
             own = transitions(key_policy, size)

@@ -5,7 +5,6 @@ Axes: S states, T steps, N members, O observation size.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,15 +12,14 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from experiments import cli, config_file, files, jax_settings, run_command
+from experiments import calibration_returns, cli, config_file, files, jax_settings, run_command
 from experiments.saved_run import SavedRun
 from qusac_jax import qusac
-from qusac_jax.qusac import agent, rollouts
+from qusac_jax.qusac import agent, model, rollouts
 from qusac_jax.qusac import state as state_lib
 from qusac_jax.task import Transition
 
-_LEFT = 0.02  # of a discounted sum, that comes after the rollouts' end
-_MAX_STEPS = 1_000  # which is too few for a discount above 0.996
+_MAX_STEPS = 1_000  # of a rollout, which is too few for a discount above 0.996
 
 
 class Frozen(NamedTuple):
@@ -91,8 +89,8 @@ def learn_on(
 
 
 def horizon(discount: float) -> int:
-    """Steps after which 2 % of a discounted sum are left, at most 1,000."""
-    return min(math.ceil(math.log(_LEFT) / math.log(max(discount, _LEFT))), _MAX_STEPS)
+    """Steps of a rollout that tells a discounted sum."""
+    return calibration_returns.horizon(discount, _MAX_STEPS)
 
 
 def roll(
@@ -131,7 +129,7 @@ def roll(
         state_lib.dynamics_model(config, task),
         state.dynamics,
         policy,
-        agent.termination(state.dynamics, config=config, task=task),
+        model.termination(state.dynamics, config=config, task=task),
         start.reshape(members, -1, start.shape[-1]),
         key,
         length=steps,

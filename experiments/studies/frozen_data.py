@@ -15,6 +15,7 @@ Axes: S states.
 """
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -28,8 +29,7 @@ from experiments import evaluation
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen
 from qusac_jax import environments, qusac
-from qusac_jax.qusac import agent, fitting_data, losses, networks, normalization
-from qusac_jax.qusac import learner as learner_lib
+from qusac_jax.qusac import agent, fitting_data, networks, normalization
 
 _LINE = 10_000  # updates between two lines
 _COPIES = 20  # rollouts from each first state
@@ -107,7 +107,6 @@ def measure(
         report: called with each row.
     """
     task = saved.task
-    parts = learner_lib.build(config, task.action_size)
 
     @jax.jit
     def model_return(state: qusac.TrainState, observation: jax.Array) -> jax.Array:
@@ -119,11 +118,7 @@ def measure(
     def act(actor: networks.Params, observation: jax.Array) -> jax.Array:
         return qusac.act(actor, observation, config=config, task=task)
 
-    @jax.jit
-    def value(learner: learner_lib.Learner, observation: jax.Array) -> jax.Array:
-        action = act(learner.actor, observation)
-        q = networks.apply(parts.critic, learner.critic, observation, action)
-        return jnp.mean(losses.group_value(q))
+    values_at = jax.jit(functools.partial(qusac.diagnostics.values_at, config=config, task=task))
 
     environment = environments.vector(
         saved.spec.name,
@@ -135,15 +130,14 @@ def measure(
         for done, learned, metrics in frozen.learn_on(
             state, config, task, num_updates=num_updates, line=line
         ):
-            learner = learned.learner
-            policy = lambda observation, actor=learner.actor: np.asarray(act(actor, observation))
+            policy = lambda observation, actor=learned.actor: np.asarray(act(actor, observation))
             result = evaluation.evaluate(environment, policy, 1, config.discount)
             first = jnp.asarray(result.first_observation[0])
             rows.append(
                 Row(
                     done,
                     float(result.episode_task_return.mean()),
-                    float(value(learner, first)),
+                    float(values_at(learned, first)[0].mean()),
                     float(model_return(learned, first).mean()),
                     float(result.discounted_return.mean()),
                     float(metrics["mean_q"]),

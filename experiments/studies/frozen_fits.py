@@ -26,7 +26,7 @@ from absl import flags
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen
 from qusac_jax import qusac
-from qusac_jax.qusac import agent, diagnostics, fitting_data
+from qusac_jax.qusac import agent, diagnostics, fitting_data, model
 
 
 class Row(NamedTuple):
@@ -100,7 +100,7 @@ def _row(
     slots = fitting_data.holdout_slots(state.replay, config.dynamics)
     slots = slots[slots < size]
     data = jax.tree.map(lambda x: x[slots], state.replay.data)
-    mean, std = agent.predict(
+    mean, std = model.predict(
         state.dynamics, data.observation, data.action, config=config, task=saved.task
     )
     unit = np.asarray(state.dynamics.change_std)

@@ -27,7 +27,7 @@ from absl import flags
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen
 from qusac_jax import qusac
-from qusac_jax.qusac import agent, estimates, parts
+from qusac_jax.qusac import agent, estimates, model, parts
 
 _LINE = 5_000  # updates between two lines
 _LATER = 100  # steps, for the last column
@@ -163,7 +163,7 @@ def compare(
     """
     assert state.dynamics is not None
     built, learner = parts.build(config, task.action_size), state.learner
-    predict = agent.predictor(state.dynamics, config, task)
+    predict = model.predictor(state.dynamics, config, task)
     count = len(observation)
     steps = max(frozen.horizon(config.discount**2), _LATER + 1)
     key_roll, key_local = jax.random.split(key)

@@ -23,9 +23,9 @@ from absl import flags
 
 from experiments import cli
 from qusac_jax import environments
-from qusac_jax.qusac import agent, diagnostics, presets, replay
+from qusac_jax.qusac import agent, diagnostics, model, presets, replay
 from qusac_jax.qusac.config import Config
-from qusac_jax.task import Task
+from qusac_jax.task import Task, Transition
 
 # Positions (angle; cart and angle) and velocities around upright: centre 0, half the width.
 _UPRIGHT = {
@@ -56,7 +56,7 @@ def collect(
     length: int = 1_000,
     reset: Callable[[], None] = lambda: None,
     threshold: float = -np.inf,
-) -> replay.Transition:
+) -> Transition:
     """`[count, ...]` transitions of a random policy whose rewards exceed `threshold`.
 
     Args:
@@ -82,12 +82,10 @@ def collect(
             observation = following
     columns: list[Any] = [np.asarray(x, np.float32) for x in zip(*rows[:count], strict=True)]
     ends: Any = np.zeros(count, bool)
-    return replay.Transition(*columns, terminated=ends)
+    return Transition(*columns, terminated=ends)
 
 
-def upright(
-    env: gymnasium.Env, name: str, count: int, rng: np.random.Generator
-) -> replay.Transition:
+def upright(env: gymnasium.Env, name: str, count: int, rng: np.random.Generator) -> Transition:
     """`[count, ...]` rewarded transitions, two from each start near upright."""
     position, velocity = _UPRIGHT[name]
 
@@ -104,16 +102,16 @@ def upright(
 def measure(
     config: Config,
     task: Task,
-    train: replay.Transition,
-    near: replay.Transition,
-    data: replay.Transition,
+    train: Transition,
+    near: Transition,
+    data: Transition,
     fits: int,
 ) -> list[dict[str, float]]:
     """One row per fit; `near` and `data` are new transitions, upright ones and all others."""
     state = agent.init(jax.random.key(0), config=config, task=task)
     state = state._replace(replay=replay.add(state.replay, train))
     fit = jax.jit(functools.partial(agent.fit, config=config, task=task))
-    predict = jax.jit(functools.partial(agent.predict, config=config, task=task))
+    predict = jax.jit(functools.partial(model.predict, config=config, task=task))
     rms = lambda x: float(jnp.sqrt(jnp.mean(jnp.square(x))))
     rows = []
     for _ in range(fits):

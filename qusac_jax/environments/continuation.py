@@ -51,7 +51,7 @@ def check_continues(name: str, *, seed: int = 0) -> int:
     try:
         with _generators_kept(env):
             shape = (2 * _STEPS, spec_of(env).action_size)
-            actions = np.random.default_rng(0).uniform(-1, 1, shape)
+            actions = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
             env.reset()
             _check_size(env, name, actions)
             before = state.capture(env)
@@ -192,11 +192,13 @@ def _cause(env: gymnasium.Env, actions: np.ndarray) -> str:
 
 
 def _surroundings(env: gymnasium.Env) -> dict[str, Any]:
-    """Global generators, class attributes and module variables, in encoded form."""
+    """Generators, model, class attributes and module variables, as bits or in encoded form."""
     found = {
         "NumPy's global random generator": encoding.encode(_numpy_state()),
         "Python's global random generator": hash(random.getstate()),
     }
+    for name, content in state.model_arrays(env).items():
+        found[f"{name!r} of MuJoCo's model, which is not among what is saved"] = content
     for owner in {cls for layer in state.layers(env) for cls in type(layer).__mro__}:
         if owner.__module__.partition(".")[0] in _LIBRARIES:
             continue

@@ -7,13 +7,16 @@ memory go on sharing it (`view` of a `memory`).
 """
 
 import base64
+import collections
+import functools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 _NUMBERS = "biufc"  # kinds of dtypes
+_FACTORIES = {None: None, **{kind.__name__: kind for kind in (bool, dict, float, int, list, str)}}
 
 
 class NotPlainError(TypeError):
@@ -79,14 +82,14 @@ class Encoder:
             self._count(value)
             bit_generator = value.bit_generator
             return {"generator": [type(bit_generator).__name__, encode(bit_generator.state)]}
-        if type(value) is list or isinstance(value, dict):
+        if _is_container(value):
             return self._container(value)
         raise NotPlainError(f"{type(value).__module__}.{type(value).__qualname__}")
 
     def _count(self, value: Any) -> None:
         self._numbers[id(value)] = len(self._numbers)
 
-    def _container(self, value: list[Any] | dict[Any, Any]) -> Any:
+    def _container(self, value: Any) -> Any:
         if id(value) in self._open:
             raise NotPlainError(f"{type(value).__name__} that contains itself")
         self._count(value)
@@ -94,7 +97,10 @@ class Encoder:
         try:
             if isinstance(value, dict):
                 pairs = [[self.encode(key), self.encode(item)] for key, item in value.items()]
-                return {"dict": pairs}
+                if isinstance(value, collections.defaultdict):
+                    factory = value.default_factory
+                    return {"defaultdict": [factory and factory.__name__, pairs]}
+                return {type(value).__name__: pairs}
             return {"list": [self.encode(item) for item in value]}
         finally:
             self._open.remove(id(value))
@@ -172,6 +178,12 @@ class Decoder:
                 return current if type(current) is list and _is_same(items, current) else items
             case "dict":
                 return self._dict(content, current)
+            case "OrderedDict" | "Counter":
+                return self._dict(content, current, getattr(collections, kind))
+            case "defaultdict":
+                factory, pairs = content
+                make = functools.partial(collections.defaultdict, _FACTORIES[factory])
+                return self._dict(pairs, current, make)
             case "random_state":
                 kept = isinstance(current, np.random.RandomState)
                 random_state = current if kept else np.random.RandomState()
@@ -187,7 +199,9 @@ class Decoder:
             case _:
                 raise ValueError(f"environment state has the unknown tag {kind!r}; it is damaged")
 
-    def _dict(self, content: Any, current: Any) -> dict[Any, Any]:
+    def _dict(
+        self, content: Any, current: Any, make: Callable[[Any], dict[Any, Any]] = dict
+    ) -> dict[Any, Any]:
         now = current if isinstance(current, dict) else {}
         keys = [decode(key) for key, _ in content]
         items = [
@@ -195,7 +209,7 @@ class Decoder:
         ]
         if isinstance(current, dict) and keys == list(now) and _is_same(items, list(now.values())):
             return current
-        return dict(zip(keys, items, strict=True))
+        return make(dict(zip(keys, items, strict=True)))
 
 
 def decode(encoded: Any) -> Any:
@@ -210,6 +224,13 @@ def weight(encoded: Any) -> int:
     if isinstance(encoded, dict):
         return sum(map(weight, encoded.values()))
     return len(encoded) if isinstance(encoded, str) else 1
+
+
+def _is_container(value: Any) -> bool:
+    """Whether it is a list or a dictionary that is known how to make again."""
+    if type(value) is collections.defaultdict:
+        return value.default_factory in _FACTORIES.values()
+    return type(value) in (list, dict, collections.OrderedDict, collections.Counter)
 
 
 def _arrays(values: Iterable[Any], seen: set[int]) -> Iterator[np.ndarray]:

@@ -100,9 +100,9 @@ def load(name: str) -> FunctionalEnvironment:
     """The environment that a name stands for, checked.
 
     Args:
-        name: `brax:NAME`, `playground:NAME`, or `functional:MODULE:FUNCTION`, where the function
-            takes nothing and returns a `FunctionalEnvironment`. That imports, and so executes, the
-            module.
+        name: `brax:NAME`, `playground:NAME`, or `functional:MODULE:NAME` of a class, or of
+            another function that takes nothing and returns a `FunctionalEnvironment`. That imports,
+            and so executes, the module.
 
     Raises:
         ValueError: for another name, a package that is not installed, and what `check` says.
@@ -123,7 +123,7 @@ def load(name: str) -> FunctionalEnvironment:
     else:
         raise ValueError(
             f"env: {name!r} is stepped on the host; on the device there are brax:NAME, "
-            "playground:NAME and functional:MODULE:FUNCTION"
+            "playground:NAME and functional:MODULE:NAME"
         )
     check(env, name)
     return env
@@ -147,6 +147,12 @@ def check(env: FunctionalEnvironment, name: str = "environment") -> None:
         value = getattr(env, field)
         if not is_integer(value) or value < 1:
             raise ValueError(f"env: {field} of {name!r} must be a positive integer, got {value!r}")
+    ends = env.termination
+    if not (ends is None or isinstance(ends, str) or callable(ends)):
+        raise ValueError(
+            f"env: termination of {name!r} must be a name of `environments.TERMINATIONS`, a "
+            f"function, or None where it is not known, got {ends!r}"
+        )
     _check_bounds(env, name)
     first, second = _traced(functools.partial(_states, env), name, jax.random.key(0))
     _check_states(first, second, name)

@@ -3,7 +3,7 @@
 import importlib
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -100,7 +100,7 @@ def make(
         env = _sincos(env, parsed.sincos)
     if np.any(bounds.low != -1) or np.any(bounds.high != 1):
         ones = np.ones_like(bounds.low)
-        env = wrappers.RescaleAction(env, -ones, ones)
+        env = _Rescaled(env, -ones, ones)
     return ActionCost(env, name=name, action_cost=rho, initial_seed=seed, action_bounds=bounds)
 
 
@@ -230,6 +230,15 @@ def _flatten(env: gymnasium.Env) -> gymnasium.Env:
         narrow = spaces.Box(low, high, dtype=np.float32)
         env = wrappers.TransformObservation(env, lambda o: o.astype(np.float32), narrow)
     return env
+
+
+class _Rescaled(wrappers.RescaleAction):
+    """Gymnasium's, within the bounds: 1 may come to one rounding step beyond the upper one."""
+
+    def action(self, action: np.ndarray) -> np.ndarray:
+        """In units of the environment."""
+        bounds = cast(spaces.Box, self.env.action_space)
+        return np.clip(super().action(action), bounds.low, bounds.high)
 
 
 def _sincos(env: gymnasium.Env, index: int) -> gymnasium.Env:

@@ -3,7 +3,7 @@
 On the host: the paper's six sparse tasks by their short names (`ALIASES`), any task of the DeepMind
 Control Suite as `dmc:DOMAIN:TASK`, and any Gymnasium id with Box spaces as `gym:ID`. With `:sincos`
 after the name of a suite task, an angle that turns without end is observed as sine and cosine. On
-the device: `brax:NAME`, `playground:NAME`, and your own as `functional:MODULE:FUNCTION`.
+the device: `brax:NAME`, `playground:NAME`, and your own as `functional:MODULE:NAME`.
 """
 
 import importlib
@@ -65,7 +65,7 @@ def parse_name(name: str) -> ParsedName:
 
     Args:
         name: one of `ALIASES` or `dmc:DOMAIN:TASK`, either with `:sincos` or without, `gym:ID`,
-            `brax:NAME`, `playground:NAME` or `functional:MODULE:FUNCTION`; the last imports, and so
+            `brax:NAME`, `playground:NAME` or `functional:MODULE:NAME`; the last imports, and so
             executes, the module. What Playground has is looked up only when a task of it is loaded.
 
     Raises:
@@ -101,7 +101,7 @@ def parse_name(name: str) -> ParsedName:
     raise ValueError(
         f"env: there is no environment {name!r}{near}; use one of {', '.join(ALIASES)}, "
         "or dmc:DOMAIN:TASK, or gym:ID; on the device brax:NAME, playground:NAME, or "
-        "functional:MODULE:FUNCTION"
+        "functional:MODULE:NAME"
     )
 
 

@@ -40,6 +40,60 @@ MODEL_FIELDS = (
     "site_size",
     "wrap_prm",
 )
+# What users draw anew, to train for more than one robot. Saved behind the others, as checkpoints of
+# before do not have them.
+RANDOMIZED_FIELDS = (
+    "actuator_acc0",
+    "actuator_biasprm",
+    "actuator_ctrlrange",
+    "actuator_dynprm",
+    "actuator_forcerange",
+    "actuator_gainprm",
+    "actuator_gear",
+    "actuator_length0",
+    "body_gravcomp",
+    "body_inertia",
+    "body_invweight0",
+    "body_ipos",
+    "body_iquat",
+    "body_mass",
+    "body_subtreemass",
+    "dof_M0",
+    "dof_armature",
+    "dof_frictionloss",
+    "dof_invweight0",
+    "dof_solimp",
+    "dof_solref",
+    "eq_data",
+    "geom_friction",
+    "geom_gap",
+    "geom_margin",
+    "geom_rbound",
+    "geom_solimp",
+    "geom_solmix",
+    "geom_solref",
+    "jnt_axis",
+    "jnt_margin",
+    "jnt_pos",
+    "jnt_range",
+    "jnt_solimp",
+    "jnt_solref",
+    "pair_friction",
+    "pair_gap",
+    "pair_margin",
+    "pair_solimp",
+    "pair_solref",
+    "qpos0",
+    "qpos_spring",
+    "tendon_damping",
+    "tendon_frictionloss",
+    "tendon_invweight0",
+    "tendon_length0",
+    "tendon_lengthspring",
+    "tendon_range",
+    "tendon_stiffness",
+)
+OPTIONS = ("density", "gravity", "magnetic", "timestep", "viscosity", "wind")
 # Derived from the state, but as of an earlier point in time: Gymnasium's tasks read positions that
 # belong to the last simulation step but one (Ant's xpos) before they step again.
 DERIVED_FIELDS = (
@@ -86,6 +140,7 @@ _CONSTANT_ATTRIBUTES = frozenset(
     {"_saved_kwargs", "env", "fullpath", "metadata", "mujoco_renderer", "render_mode", "spec"}
 )
 _SPACE = "space "  # before the names of spaces among those of attributes
+_FIRST_STEPS = 16  # by which an environment has all that it keeps
 _FRAME = 8  # bytes before the Python state, for its length
 _INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
@@ -94,7 +149,8 @@ class Captured(NamedTuple):
     """The state of one environment."""
 
     physics: np.ndarray  # [P] float64, MuJoCo's integration state and derived fields; empty without
-    model: np.ndarray  # [Q] float64, the model fields that may vary; empty without MuJoCo
+    # [Q] float64, the model fields and options that may vary; empty without MuJoCo
+    model: np.ndarray
     python: bytes  # attributes of the Python objects
 
 
@@ -128,7 +184,9 @@ def capture(env: gymnasium.Env) -> Captured:
         integration = np.empty(mujoco.mj_stateSize(model, _INTEGRATION))
         mujoco.mj_getState(model, data, integration, _INTEGRATION)
         physics = np.concatenate([integration, _gather(data, DERIVED_FIELDS)])
-        model_fields = _gather(model, MODEL_FIELDS)
+        model_fields = np.concatenate(
+            [_gather(model, (*MODEL_FIELDS, *RANDOMIZED_FIELDS)), _gather(model.opt, OPTIONS)]
+        )
     # The values in `attributes` are encoded already; a list of dicts of them is plain JSON.
     python = encoding.to_json({"name": _name(env), "layers": attributes})
     return Captured(physics, model_fields, python)
@@ -156,7 +214,7 @@ def restore(env: gymnasium.Env, captured: Captured) -> None:
     mujoco_pair = _mujoco_pair(env)
     if mujoco_pair is not None:
         model, data = mujoco_pair
-        _scatter(model, MODEL_FIELDS, captured.model)
+        _set_model(model, captured.model)
         size = mujoco.mj_stateSize(model, _INTEGRATION)
         mujoco.mj_setState(model, data, captured.physics[:size], _INTEGRATION)
         # dm_control steps with what depends on positions and velocities already computed.
@@ -164,26 +222,49 @@ def restore(env: gymnasium.Env, captured: Captured) -> None:
         _scatter(data, DERIVED_FIELDS, captured.physics[size:])
 
 
-def sizes(env: gymnasium.Env) -> tuple[int, int]:
-    """Lengths P and Q of `Captured.physics` and `Captured.model`."""
+def sizes(env: gymnasium.Env) -> tuple[int, tuple[int, ...]]:
+    """Length P of `Captured.physics` and those that `Captured.model` may have, Q the last."""
     mujoco_pair = _mujoco_pair(env)
     if mujoco_pair is None:
-        return 0, 0
+        return 0, (0,)
     model, data = mujoco_pair
     integration = mujoco.mj_stateSize(model, _INTEGRATION)
-    return integration + _length(data, DERIVED_FIELDS), _length(model, MODEL_FIELDS)
+    earlier = _length(model, MODEL_FIELDS)
+    today = earlier + _length(model, RANDOMIZED_FIELDS) + _length(model.opt, OPTIONS)
+    return integration + _length(data, DERIVED_FIELDS), (earlier, today)
+
+
+def model_arrays(env: gymnasium.Env) -> dict[str, bytes]:
+    """The arrays of MuJoCo's model that `capture` does not save, by name."""
+    mujoco_pair = _mujoco_pair(env)
+    if mujoco_pair is None:
+        return {}
+    model = mujoco_pair[0]
+    saved = {*MODEL_FIELDS, *RANDOMIZED_FIELDS}
+    names = [name for name in dir(model) if not name.startswith("_") and name not in saved]
+    values = {name: getattr(model, name) for name in names}
+    return {name: x.tobytes() for name, x in values.items() if isinstance(x, np.ndarray)}
 
 
 def capacity(name: str) -> int:
     """Bytes to keep for the Python state of one environment of this name.
 
-    Twice what a newly reset one with seed 0 takes, as numbers take more or fewer digits. Measured
-    on an environment of its own, so that a run and its continuation get the same.
+    Twice what a newly reset one with seed 0 takes, as numbers take more or fewer digits; or what
+    it takes some steps later, where that is more than this. Measured on an environment of its own,
+    so that a run and its continuation get the same.
     """
+    enough = lambda state: 1024 * (2 + 2 * len(state.python) // 1024)
     env = make(name, seed=0)
     try:
         env.reset()
-        return 1024 * (2 + 2 * len(capture(env).python) // 1024)
+        size = enough(capture(env))
+        action = np.zeros(env.action_space.shape or (), np.float32)
+        for _ in range(_FIRST_STEPS):
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        later = capture(env)
+        return size if needs(later) <= size else enough(later)
     finally:
         env.close()
 
@@ -313,16 +394,26 @@ def _gather(source: Any, fields: tuple[str, ...]) -> np.ndarray:
     return np.concatenate([np.ravel(getattr(source, field)) for field in fields], dtype=np.float64)
 
 
-def _scatter(target: Any, fields: tuple[str, ...], values: np.ndarray) -> None:
-    start = 0
+def _scatter(target: Any, fields: tuple[str, ...], values: np.ndarray) -> np.ndarray:
+    """Sets the fields; returns the values that are left."""
     for field in fields:
-        array = getattr(target, field)
-        array[...] = values[start : start + array.size].reshape(array.shape)
-        start += array.size
+        now = getattr(target, field)
+        own, values = np.split(values, [np.size(now)])
+        if isinstance(now, np.ndarray):
+            now[...] = own.reshape(now.shape)
+        else:
+            setattr(target, field, float(own[0]))
+    return values
+
+
+def _set_model(model: Any, values: np.ndarray) -> None:
+    left = _scatter(model, MODEL_FIELDS, values)
+    if left.size:  # there are none in checkpoints of earlier versions
+        _scatter(model.opt, OPTIONS, _scatter(model, RANDOMIZED_FIELDS, left))
 
 
 def _length(source: Any, fields: tuple[str, ...]) -> int:
-    return sum(getattr(source, field).size for field in fields)
+    return sum(np.size(getattr(source, field)) for field in fields)
 
 
 def _name(env: gymnasium.Env) -> str:

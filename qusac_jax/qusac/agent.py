@@ -22,9 +22,10 @@ import numpy as np
 from qusac_jax._checks import check_count, is_concrete
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import multistep, normalization, replay
+from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.config import Config
-from qusac_jax.qusac.model import fit, predict, predictor, refresh, roll_out, termination
-from qusac_jax.qusac.state import TrainState, act, init, model_capacity
+from qusac_jax.qusac.model import fit, predictor, refresh, roll_out
+from qusac_jax.qusac.state import TrainState, act, init
 from qusac_jax.task import Task, Transition
 
 __all__ = [
@@ -36,12 +37,9 @@ __all__ = [
     "fit",
     "init",
     "learn",
-    "model_capacity",
     "observe",
-    "predict",
     "refresh",
     "roll_out",
-    "termination",
     "train_step",
 ]
 
@@ -177,7 +175,7 @@ def _learn(
     predict = predictor(state.dynamics, config, task)
     counts = _schedule_has_begun(state, config)
 
-    def update(learner: learner_lib.Learner, key: chex.PRNGKey):
+    def update(learner: parts_lib.Learner, key: chex.PRNGKey):
         key_batch, key_update = jax.random.split(key)
         batches = _sample_batches(state, key_batch, config)
         updated, metrics = learner_lib.update(learner, *batches, predict, key_update, config=config)

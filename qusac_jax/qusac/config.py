@@ -1,7 +1,7 @@
 """Hyperparameters of QU-SAC and its relatives, checked when they are set."""
 
 import dataclasses
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from qusac_jax import _fields
 from qusac_jax._fields import checked
@@ -44,8 +44,8 @@ class DynamicsConfig:
     # ema_decay ** n a fit learns as much in fewer steps, which an accelerator takes sooner.
     batch_size: int = checked(0, _fields.integer(0, "0 is the agent's batch_size"))
     init_scale: float = checked(2.0, _fields.positive)  # widens the truncated-normal weights
-    # By D: less their mean, in standard deviations, or less the middle of their range, in units of
-    # a uniform distribution's deviation over it. In those, what is rare in D is not far off.
+    # no: as they are; deviation: less D's mean, in its standard deviations; range: less the middle
+    # of D's range, in units of it divided by sqrt(12), so that what is rare in D is not far off.
     normalize_inputs: InputScale = "no"
     # What members learn, changes of the observation and rewards, is in standard deviations of D; a
     # reward with a prior stays in its own units, which are those of the prior.
@@ -117,11 +117,11 @@ class Config:
     num_members: int = checked(5, _fields.integer(1))  # N, dynamics models and critic groups
     num_critics: int = checked(1, _fields.integer(1))  # M per group, whose value is their minimum
     critic_data: CriticData = "member"  # member: D_1..D_N, model: D_model, replay: D (no model)
-    critic_steps: int = checked(  # that a target looks ahead in D_1..D_N, at most k
+    critic_steps: int = checked(  # that a critic's target looks ahead in D_1..D_N, at most k
         1, _fields.integer(1, "1 is the paper's, 5 is what explore uses", most=MOST_STEPS)
     )
-    # That a target of the U-net looks ahead in D_model, at most k. Above 1, what the UBE propagates
-    # is that of the critics and members that were there when the rollouts were made.
+    # That the U-net's target looks ahead in D_model, at most k. Above 1, what the UBE propagates is
+    # that of the critics and members that were there when the rollouts were made.
     unet_steps: int = checked(
         1, _fields.integer(1, "1 is the paper's, 10 is what explore uses", most=MOST_STEPS)
     )
@@ -167,8 +167,7 @@ class Config:
     # Environment steps between rollouts, counted from each fit, which they follow in any case; 0:
     # only after fits. Between two of them, critics learn from what the policy did before.
     roll_out_every: int = checked(0, _fields.integer(0, "0 is the paper's, 50 is qusac's"))
-    # L: times the steps between two of them at once (`rollout_interval`), L x F with rollouts at
-    # fits only.
+    # L, per environment step; made together, L times the steps since the last ones.
     rollouts_per_step: int = checked(400, _fields.integer(1))
     rollout_length: int = checked(5, _fields.integer(1))  # k
     # uniform: anywhere in D, as in the paper; values: see `starts.by_value`.
@@ -304,6 +303,10 @@ class Config:
         return self.num_members if self.critic_data == "member" else 1
 
     @property
-    def u_per_local(self) -> float:
-        """1 / (1 - γ²): the largest U per unit of propagated local uncertainty."""
-        return 1.0 / (1.0 - self.discount**2)
+    def num_model_buffers(self) -> int:
+        """Buffers that rollouts go into: D_model, and D_1..D_N for critics that have their own."""
+        return 1 + (self.num_members if self.critic_data == "member" else 0)
+
+    def largest_u(self, local: Any) -> Any:
+        """The largest U, if no more than `local` is propagated at any step: local / (1 - γ²)."""
+        return 1.0 / (1.0 - self.discount**2) * local

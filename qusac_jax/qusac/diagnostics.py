@@ -10,18 +10,19 @@ import jax
 import jax.numpy as jnp
 
 from qusac_jax.qusac import (
-    agent,
     estimates,
     fitting_data,
-    learner,
     losses,
+    model,
     multistep,
     networks,
     replay,
     uncertainty,
 )
+from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.dynamics import Dynamics
+from qusac_jax.qusac.state import TrainState
 from qusac_jax.task import Task
 
 Metrics = dict[str, jax.Array]
@@ -33,7 +34,7 @@ _NUM_BATCHES = 8
 
 
 def diagnose(
-    state: agent.TrainState,
+    state: TrainState,
     key: chex.PRNGKey,
     *,
     config: Config,
@@ -75,7 +76,7 @@ def diagnose(
         multistep.plain(replay.sample(source, key_batch, count)),
         real,
     )
-    parts = learner.build(config, task.action_size)
+    parts = parts_lib.build(config, task.action_size)
     metrics = describe_values(parts, state.learner, batch.observation, key_values)
     metrics["rewarded_share_replay"] = rewarded_share(state.replay, reward_threshold)
     metrics["replay_size"] = state.replay.size
@@ -84,7 +85,7 @@ def diagnose(
         metrics["rewarded_predicted"] = _rewarded_predicted(
             state.dynamics, state.replay, config, task, reward_threshold
         )
-        _, std = agent.predict(
+        _, std = model.predict(
             state.dynamics, real.observation, real.action, config=config, task=task
         )
         metrics["noise_variance"] = jnp.mean(jnp.square(std))
@@ -94,41 +95,41 @@ def diagnose(
 
 
 def describe_values(
-    parts: learner.Parts,
-    state: learner.Learner,
+    parts: parts_lib.Parts,
+    weights: parts_lib.Learner,
     observation: jax.Array,
     key: chex.PRNGKey,
 ) -> Metrics:
     """Statistics of Q and sqrt(U) at actions of the policy, see `diagnose`.
 
     Args:
-        parts: of the learner.
-        state: its weights.
+        parts: of the configuration.
+        weights: the critics, the U-net and the policy.
         observation: `[B, O]`.
         key: consumed.
     """
-    action, log_prob = networks.sample_action(parts.actor, state.actor, observation, key)
-    q = networks.apply(parts.critic, state.critic, observation, action)
-    std = estimates.value_std(parts, state, observation, action, q)
+    action, log_prob = networks.sample_action(parts.actor, weights.actor, observation, key)
+    q = networks.apply(parts.critic, weights.critic, observation, action)
+    std = estimates.value_std(parts, weights, observation, action, q)
     value = losses.group_value(q)
     spread = uncertainty.ensemble_var(value)
     centered = uncertainty.ensemble_var(value - jnp.mean(value, axis=-1, keepdims=True))
-    bound = jnp.sqrt(parts.config.u_per_local * state.local_max)
+    bound = jnp.sqrt(parts.config.largest_u(weights.local_max))
     return {
-        "mean_q": jnp.mean(losses.group_value(q)),
+        "mean_q": jnp.mean(value),
         "mean_sqrt_u": jnp.mean(std),
         "max_sqrt_u": jnp.max(std),
         "sqrt_u_bound": bound if parts.config.uses_unet else jnp.full((), jnp.nan),
         "critic_spread": jnp.sqrt(jnp.mean(spread)),
         "critic_spread_centered": jnp.sqrt(jnp.mean(centered)),
-        "alpha": jnp.exp(state.log_temperature),
+        "alpha": jnp.exp(weights.log_temperature),
         "entropy": -jnp.mean(log_prob),
-        "risk": jnp.asarray(estimates.scheduled_risk(parts, state), jnp.float32),
+        "risk": jnp.asarray(estimates.scheduled_risk(parts, weights), jnp.float32),
     }
 
 
 def values_at(
-    state: agent.TrainState, observation: jax.Array, *, config: Config, task: Task
+    state: TrainState, observation: jax.Array, *, config: Config, task: Task
 ) -> tuple[jax.Array, jax.Array]:
     """What the agent expects of its mean action.
 
@@ -142,14 +143,14 @@ def values_at(
         Q `[B]`, the mean over critic groups of their least critic, and sqrt(U) `[B]`. Q holds the
         entropy bonus of later actions, of the size alpha times entropy per step.
     """
-    parts = learner.build(config, task.action_size)
+    parts = parts_lib.build(config, task.action_size)
     action = networks.mean_action(parts.actor, state.actor, observation)
     q = networks.apply(parts.critic, state.learner.critic, observation, action)
     std = estimates.value_std(parts, state.learner, observation, action, q)
     return jnp.mean(losses.group_value(q), axis=0), std
 
 
-def finite_parts(state: agent.TrainState) -> dict[str, jax.Array]:
+def finite_parts(state: TrainState) -> dict[str, jax.Array]:
     """Whether all numbers are finite, `[]` for each part of the learner and for the dynamics."""
     dynamics = state.dynamics
     if dynamics is not None:  # bounds that are infinite do not bind, which is no divergence
@@ -194,7 +195,7 @@ def _rewarded_predicted(
     # threshold.
     slots, is_rewarded = rewarded_slots(buffer, threshold, config.batch_size)
     batch = jax.tree.map(lambda x: x[slots], buffer.data)
-    mean, _ = agent.predict(dynamics, batch.observation, batch.action, config=config, task=task)
+    mean, _ = model.predict(dynamics, batch.observation, batch.action, config=config, task=task)
     predicted = jnp.sum(jnp.where(is_rewarded, jnp.mean(mean[..., -1], axis=0), 0.0))
     actual = jnp.sum(jnp.where(is_rewarded, batch.reward, 0.0))
     return predicted / jnp.where(jnp.any(is_rewarded), actual, 1.0)
@@ -206,7 +207,7 @@ def _termination_errors(
     slots = fitting_data.holdout_slots(buffer, config.dynamics)
     is_there = slots < buffer.size
     batch = jax.tree.map(lambda x: x[slots], buffer.data)
-    ends = agent.termination(dynamics, config=config, task=task)
+    ends = model.termination(dynamics, config=config, task=task)
     predicted = ends(batch.observation, batch.action, batch.next_observation)
 
     def share_wrong(which: jax.Array) -> jax.Array:

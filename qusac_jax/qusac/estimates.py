@@ -12,9 +12,10 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax.qusac import losses, networks, replay, uncertainty
+from qusac_jax.qusac import losses, networks, uncertainty
 from qusac_jax.qusac import risk as risk_lib
 from qusac_jax.qusac.parts import Learner, Parts
+from qusac_jax.task import Transition
 
 # Below, everything is known and what is left is rounding.
 _LEAST_STD = 1e-4
@@ -37,7 +38,7 @@ Predict = Callable[[jax.Array, jax.Array], Expectation]
 def propagated_uncertainty(
     parts: Parts,
     learner: Learner,
-    batch: replay.Transition,
+    batch: Transition,
     predict: Predict | None,
     key: chex.PRNGKey,
 ) -> jax.Array:
@@ -47,31 +48,31 @@ def propagated_uncertainty(
         parts: of a method that trains a U-net.
         learner: the critics and the policy.
         batch: `[B, ...]`.
-        predict: the model, for methods that look ahead.
+        predict: the model, for methods that ask it.
         key: consumed.
 
     Returns:
         `[B]`, at least 0.
 
     Raises:
-        ValueError: if the method has nothing to propagate, or looks ahead without a model.
+        ValueError: if the method has nothing to propagate, or asks a model that is not given.
     """
     method, discount = parts.method, parts.config.discount
     if method.local is None:
         raise ValueError(f"method {parts.config.method!r} propagates nothing; it needs no U-net")
-    if not method.min_models:
+    if not method.asks_model:
         q = networks.apply(parts.critic, learner.critic, batch.observation, batch.action)
         return method.local(uncertainty.Values(losses.group_value(q)), discount)
     if predict is None:
         raise ValueError(f"method {parts.config.method!r} needs the dynamics, got None")
-    values = _look_ahead(parts, learner, batch, predict, key)
+    values = _expected(parts, learner, batch, predict, key)
     return method.local(values, discount)
 
 
-def _look_ahead(
+def _expected(
     parts: Parts,
     learner: Learner,
-    batch: replay.Transition,
+    batch: Transition,
     predict: Predict,
     key: chex.PRNGKey,
 ) -> uncertainty.Values:
@@ -137,7 +138,7 @@ def value_std(
         return math.sqrt(parts.method.unit) * networks.to_std(log_u)
     if parts.method.direct is not None:
         values = uncertainty.Values(losses.group_value(q))
-        return losses.safe_sqrt(parts.method.direct(values, parts.config.discount))
+        return losses.safe_sqrt(parts.method.direct(values))
     return jnp.zeros(q.shape[-1])
 
 
@@ -160,5 +161,5 @@ def current_risk(parts: Parts, learner: Learner) -> jax.Array | float:
     risk = scheduled_risk(parts, learner)
     if not config.relative_risk:
         return risk
-    largest = jnp.sqrt(config.u_per_local * learner.local_max)
+    largest = jnp.sqrt(config.largest_u(learner.local_max))
     return risk / jnp.maximum(largest, _LEAST_STD)

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from qusac_jax.qusac import fitting_data, losses, networks, replay
+from qusac_jax.qusac import fitting_data, networks, replay
 from qusac_jax.qusac.config import DynamicsConfig
 from qusac_jax.qusac.dynamics import Dynamics, optimizer, scale_termination_inputs
 from qusac_jax.qusac.dynamics_network import DynamicsNetwork, termination_logits
@@ -34,7 +34,7 @@ class FitReport(NamedTuple):
     """How a fit went."""
 
     holdout_mse: jax.Array  # [N] squared error of the mean on held-out data, (s' - s, r) units
-    train_loss: jax.Array  # [N] mean `losses.weighted_nll` of the last epoch
+    train_loss: jax.Array  # [N] mean `weighted_nll` of the last epoch
     epochs: jax.Array  # [] int32, epochs run
 
 
@@ -206,13 +206,37 @@ def _loss(
     beta = problem.config.nll_beta
     inputs, targets = fitting_data.read(problem.dynamics, problem.buffer, slots)
     mean, log_var = networks.apply(problem.model, params, inputs)
-    nll = jnp.mean(losses.weighted_nll(mean, log_var, targets, beta), axis=-1)
+    nll = jnp.mean(weighted_nll(mean, log_var, targets, beta), axis=-1)
     per_member = jnp.sum(nll * is_there, axis=-1) / jnp.sum(is_there)
     total = jnp.sum(per_member)
     if problem.config.learn_termination:
         # Other weights than those of the means and variances, which it therefore leaves alone.
         total += _termination_loss(problem, slots, is_there, params)
     return total, per_member
+
+
+def weighted_nll(
+    mean: jax.Array, log_var: jax.Array, target: jax.Array, beta: float | jax.Array
+) -> jax.Array:
+    """Negative log-likelihood times the predicted variance to the power `beta`, elementwise.
+
+    Under plain likelihood (`beta` = 0) a target weighs on the mean with its inverse variance. A
+    sparse reward, seen a few times among thousands of nearly noise-free targets, is then explained
+    by a large variance and not by the mean. With 1, the means are fitted by squared error.
+
+    Args:
+        mean: `[...]` of the Gaussian.
+        log_var: `[...]`, its log variance.
+        target: `[...]`.
+        beta: in [0, 1].
+
+    Returns:
+        `[...]` twice the loss, without its constant; no gradient flows through the weight.
+
+    Source: Seitzer et al. (2022), "On the Pitfalls of Heteroscedastic Uncertainty Estimation".
+    """
+    nll = jnp.square(mean - target) * jnp.exp(-log_var) + log_var
+    return nll * jax.lax.stop_gradient(jnp.exp(beta * log_var))
 
 
 def _termination_loss(
@@ -262,19 +286,19 @@ def _judged(config: DynamicsConfig, mse: jax.Array) -> jax.Array:
 
 
 def _holdout_errors(problem: _Problem, params: networks.Params) -> tuple[jax.Array, jax.Array]:
-    """Errors on slots 0, holdout_every, 2 holdout_every, ...
+    """Errors on the slots that are held out.
 
     Returns:
         `[N, O + 1]` mean squared errors in units of `target_std`, and the means of the variances
         that the weights predict.
     """
     model, buffer = problem.model, problem.buffer
-    every = problem.config.holdout_every
     num_holdout = fitting_data.num_holdout(buffer, problem.config)
 
     def add_chunk(i: jax.Array, totals: tuple[jax.Array, jax.Array]):
         index = i * _HOLDOUT_CHUNK + jnp.arange(_HOLDOUT_CHUNK)
-        slots = jnp.minimum(index * every, buffer.data.reward.shape[0] - 1)
+        slots = fitting_data.holdout_slots_at(index, problem.config)
+        slots = jnp.minimum(slots, buffer.data.reward.shape[0] - 1)
         inputs, targets = fitting_data.read(problem.dynamics, buffer, slots)
         mean, log_var = networks.apply(model, params, inputs)
         valid = (index < num_holdout)[:, None]

@@ -39,13 +39,18 @@ def max_train(buffer: replay.Buffer, config: DynamicsConfig) -> int:
 
 
 def num_holdout(buffer: replay.Buffer, config: DynamicsConfig) -> jax.Array:
-    """Slots `[]` that are held out: 0, holdout_every, 2 holdout_every, ..."""
+    """Slots `[]` that are held out."""
     return (buffer.size + config.holdout_every - 1) // config.holdout_every
 
 
 def holdout_slots(buffer: replay.Buffer, config: DynamicsConfig) -> jax.Array:
     """All slots that are held out of a full buffer, also those that are not written yet."""
     return jnp.arange(0, buffer.data.reward.shape[0], config.holdout_every)
+
+
+def holdout_slots_at(rank: jax.Array, config: DynamicsConfig) -> jax.Array:
+    """The slots that are held out, 0, holdout_every, 2 holdout_every, ..., by rank, any shape."""
+    return rank * config.holdout_every
 
 
 def training_slots(rank: jax.Array, config: DynamicsConfig) -> jax.Array:

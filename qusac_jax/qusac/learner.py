@@ -8,19 +8,18 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from qusac_jax.qusac import losses, multistep, networks, replay
+from qusac_jax.qusac import losses, multistep, networks
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.estimates import Predict, current_risk, propagated_uncertainty, value_std
-from qusac_jax.qusac.parts import Learner, Parts, build, init
+from qusac_jax.qusac.parts import Learner, Parts, build
 from qusac_jax.qusac.regularizers import REGULARIZERS
-
-__all__ = ["Learner", "Parts", "build", "init", "update"]
+from qusac_jax.task import Transition
 
 
 def update(
     learner: Learner,
     critic_batch: multistep.Steps,
-    policy_batch: replay.Transition | multistep.Ahead,
+    policy_batch: Transition | multistep.Ahead,
     predict: Predict | None,
     key: chex.PRNGKey,
     *,
@@ -36,7 +35,7 @@ def update(
             first.
         policy_batch: `[B, ...]` for the U-net and the actor, `config.num_real` transitions of D
             first; `Ahead` for a U-net that looks several steps ahead.
-        predict: the model, for methods that look ahead; None without one.
+        predict: the model, for methods that ask it; None without one.
         key: consumed.
         config: hyperparameters.
 
@@ -98,17 +97,17 @@ def _regularization(regularizer: str, config: Config, q: jax.Array) -> jax.Array
 def _ahead(
     parts: Parts,
     learner: Learner,
-    batch: replay.Transition | multistep.Ahead,
+    batch: Transition | multistep.Ahead,
     predict: Predict | None,
     key: chex.PRNGKey,
 ) -> multistep.Ahead:
     """What the U-net learns from: steps of rollouts, and single ones where none follows."""
 
-    def single(batch: replay.Transition) -> multistep.Ahead:
+    def single(batch: Transition) -> multistep.Ahead:
         local = propagated_uncertainty(parts, learner, batch, predict, key)
         return multistep.ahead(batch, local, 1, parts.config.discount)
 
-    if isinstance(batch, replay.Transition):
+    if isinstance(batch, Transition):
         return single(batch)
     num_real = parts.config.num_real
     if not num_real:
@@ -138,7 +137,7 @@ def _update_unet(
     target = losses.unet_target(batch.propagated, discounts, next_u)
     if config.clip_u:
         # The fixed point U = E[sum of γ^2t local] lies below this cap, so it stays where it is.
-        target = jnp.minimum(target, config.u_per_local * local_max)
+        target = jnp.minimum(target, config.largest_u(local_max))
 
     def loss(params: networks.Params) -> jax.Array:
         log_u = networks.apply(parts.unet, params, batch.observation, batch.action)

@@ -1,4 +1,4 @@
-"""One function per equation of QU-SAC's update; all act elementwise on leading axes.
+"""One function per equation of QU-SAC's update; losses are means over the batch.
 
 Axes: N members, M critics per member, B batch.
 """
@@ -120,27 +120,3 @@ def temperature_loss(
 ) -> jax.Array:
     """-log α (log π + target entropy): raises α while the policy's entropy is below target."""
     return -log_temperature * jax.lax.stop_gradient(jnp.mean(log_prob) + target_entropy)
-
-
-def weighted_nll(
-    mean: jax.Array, log_var: jax.Array, target: jax.Array, beta: float | jax.Array
-) -> jax.Array:
-    """Negative log-likelihood times the predicted variance to the power `beta`, elementwise.
-
-    Under plain likelihood (`beta` = 0) a target weighs on the mean with its inverse variance. A
-    sparse reward, seen a few times among thousands of nearly noise-free targets, is then explained
-    by a large variance and not by the mean. With 1, the means are fitted by squared error.
-
-    Args:
-        mean: `[...]` of the Gaussian.
-        log_var: `[...]`, its log variance.
-        target: `[...]`.
-        beta: in [0, 1].
-
-    Returns:
-        `[...]` twice the loss, without its constant; no gradient flows through the weight.
-
-    Source: Seitzer et al. (2022), "On the Pitfalls of Heteroscedastic Uncertainty Estimation".
-    """
-    nll = jnp.square(mean - target) * jnp.exp(-log_var) + log_var
-    return nll * jax.lax.stop_gradient(jnp.exp(beta * log_var))

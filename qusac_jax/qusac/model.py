@@ -213,7 +213,7 @@ def _look_ahead(
             values = estimates.propagated_uncertainty(parts, state.learner, flat, predict, key)
             return values.reshape(transition.reward.shape)
 
-        # One step of all rollouts at a time: methods that look ahead hold N times as much and more.
+        # One step of all rollouts at a time: what asks the model holds N times as much and more.
         keys = jax.random.split(key, config.rollout_length)
         values = jax.lax.map(local, (rollout, keys))
         return multistep.ahead(rollout, values, config.unet_steps, config.discount)

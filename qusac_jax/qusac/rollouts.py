@@ -16,12 +16,12 @@ from qusac_jax.qusac import multistep, replay
 from qusac_jax.qusac.dynamics_network import DynamicsNetwork
 from qusac_jax.qusac.penalties import Penalty
 from qusac_jax.qusac.starts import Starts
-from qusac_jax.task import TerminationFn
+from qusac_jax.task import TerminationFn, Transition
 
 Policy = Callable[[jax.Array, chex.PRNGKey], jax.Array]
 # Of rollouts `[K, N, B, ...]`: with what a U-net learns of the steps that follow.
-LookAhead = Callable[[replay.Transition, chex.PRNGKey], multistep.Ahead]
-ModelData = replay.Buffer[replay.Transition] | replay.Buffer[multistep.Ahead]
+LookAhead = Callable[[Transition, chex.PRNGKey], multistep.Ahead]
+ModelData = replay.Buffer[Transition] | replay.Buffer[multistep.Ahead]
 
 # Rollouts that advance together: enough to fill matrix units, few enough to stay in a CPU's cache.
 CHUNK = 2_000
@@ -39,7 +39,7 @@ def rollout(
     randomize_members: bool,
     random_first_actions: float = 0.0,
     penalty: Penalty | None = None,
-) -> tuple[replay.Transition, jax.Array]:
+) -> tuple[Transition, jax.Array]:
     """Rolls the policy through the learned dynamics, sampling next states and rewards.
 
     Member-consistent rollouts stay with the member they start with. Member-randomized ones are
@@ -93,7 +93,7 @@ def rollout(
             # Every member at every pair, whoever rolls it out: [N, N B, O + 1].
             all_members = dynamics_lib.predict(model, dynamics, flat(observation), flat(action))
             reward -= penalty(*all_members).reshape(reward.shape)
-        transition = replay.Transition(observation, action, reward, next_observation, done)
+        transition = Transition(observation, action, reward, next_observation, done)
         return (next_observation, alive & ~done), (transition, alive)
 
     alive = jnp.ones(start.shape[:-1], bool)

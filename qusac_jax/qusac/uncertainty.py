@@ -28,9 +28,9 @@ _NEGLIGIBLE_NOISE = 0.03
 class Values(NamedTuple):
     """What is known about B pairs (s, a), for a method to read its uncertainty off."""
 
-    # For methods that do not look ahead; None for the others.
+    # For methods that do not ask the model; None for the others.
     q: jax.Array | None = None  # [N, B] value of each critic group at (s, a)
-    # For methods that look at what each member of the model expects; None for the others.
+    # For methods that ask each member of the model what it expects; None for the others.
     # [groups, N, J, B], as for `gap`, one group on shared data; 0 where a member expects an end.
     next_q: jax.Array | None = None
     reward: jax.Array | None = None  # [N, B] mean rewards
@@ -39,17 +39,17 @@ class Values(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A way to estimate U(s, a) `[B]`, from `Values` and the discount.
+    """A way to estimate U(s, a) `[B]` from `Values`.
 
     At most one of `local` and `direct` is there; with neither, U is 0.
     """
 
     # What a UBE propagates, and a U-net learns the fixed point of: γ² times the local uncertainty,
-    # plus the variance of the reward where that is not part of it.
+    # plus the variance of the reward where that is not part of it. Of `Values` and γ.
     local: Callable[[Values, float], jax.Array] | None = None
-    direct: Callable[[Values, float], jax.Array] | None = None  # U itself, differentiable
+    direct: Callable[[Values], jax.Array] | None = None  # U itself, differentiable
     min_groups: int = 1  # critic groups that it takes to disagree
-    min_models: int = 0  # members of the model that it takes; above 0, it looks ahead
+    min_models: int = 0  # members of the model that it takes to disagree
     reads_next_values: bool = False  # of the critics, at what each member expects
     compares_actions: bool = False  # whether it needs several actions per next state
     is_of_values: bool = True  # whether U is a variance of values, in squared units of the return
@@ -61,6 +61,11 @@ class Method(NamedTuple):
     def estimates_u(self) -> bool:
         """Whether U is anything but 0."""
         return self.local is not None or self.direct is not None
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether it reads what each member of the model expects to come next."""
+        return self.min_models > 0
 
 
 def member_variance(x: jax.Array) -> jax.Array:
@@ -208,9 +213,8 @@ def _propagated_information_gain(values: Values, discount: float) -> jax.Array:
     return information_gain(_given(values.change), _given(values.noise))
 
 
-def _critics_variance(values: Values, discount: float) -> jax.Array:
+def _critics_variance(values: Values) -> jax.Array:
     """The critics' variance itself, as an estimate of U."""
-    del discount
     return ensemble_var(_given(values.q))
 
 

@@ -1,10 +1,12 @@
 """Environments that keep their state where it can be saved, and where it cannot."""
 
+import collections
 import random
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 
 total = 0
 
@@ -183,3 +185,82 @@ class GrowingMuch(OwnState):
 
     def move(self, action):
         self.history.append(float(self.position[0]))
+
+
+class Scan(OwnState):
+    """Has nothing to keep until its first step, and much from then on."""
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.scan = None
+
+    def move(self, action):
+        self.scan = self.np_random.normal(size=720)
+        self.position += self.scan[:2]
+
+
+class Visits(OwnState):
+    """Counts in dictionaries that know what is missing."""
+
+    def begin(self):
+        self.visits = collections.Counter()
+        self.rewards = collections.defaultdict(float)
+        self.order = collections.OrderedDict()
+
+    def move(self, action):
+        cell = int(self.position[0] * 4) % 8
+        self.visits[cell] += 1
+        self.rewards[cell] += 0.5
+        self.order[cell] = True
+        self.order.move_to_end(cell, last=False)
+        self.position += self.visits[cell] + self.rewards[cell] + next(iter(self.order))
+
+
+class OtherDict(dict):
+    """Of which nobody knows what else it holds."""
+
+
+class UnknownDict(OwnState):
+    def begin(self):
+        self.visits = OtherDict(first=1)
+
+
+class Strict(OwnState):
+    """Takes what its space contains, and nothing else."""
+
+    action_space = spaces.Box(-0.1, 0.5, (1,))
+
+    def move(self, action):
+        assert self.action_space.contains(action), f"{action!r} {action.dtype}"
+
+
+class Randomized(HalfCheetahEnv):
+    """Another robot at each reset, on other ground at every third."""
+
+    num_resets = 0
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.num_resets = 0
+
+    def reset_model(self):
+        self.num_resets += 1
+        self.model.body_mass[1:] = self.np_random.uniform(1, 9, self.model.nbody - 1)
+        self.model.opt.gravity[2] = -self.np_random.uniform(8, 11)
+        self.model.opt.density = self.np_random.uniform(0, 500)
+        if self.num_resets % 3 == 0:
+            self.model.geom_friction[:, 0] = self.np_random.uniform(0.1, 1)
+        return super().reset_model()
+
+
+class RandomizedSensors(HalfCheetahEnv):
+    """Changes what no state of it holds."""
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+
+    def reset_model(self):
+        self.model.jnt_actfrcrange[:, 1] += self.np_random.uniform(0, 1)
+        self.model.jnt_actfrclimited[:] = 1
+        self.model.jnt_actfrcrange[:, 0] = -self.model.jnt_actfrcrange[:, 1]
+        return super().reset_model()

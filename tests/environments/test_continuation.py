@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qusac_jax import environments
-from qusac_jax.environments import encoding
+from qusac_jax.environments import encoding, state
 from tests.environments import hidden_state
 
 
@@ -37,6 +37,10 @@ def register():
         hidden_state.SamplingFromTheClass,
         hidden_state.LastObservations,
         hidden_state.History,
+        hidden_state.Scan,
+        hidden_state.Visits,
+        hidden_state.Strict,
+        hidden_state.Randomized,
     ],
 )
 def test_state_in_attributes_is_continued(register, env_class):
@@ -44,17 +48,18 @@ def test_state_in_attributes_is_continued(register, env_class):
     environments.check_continues(name, seed=3)
     env = environments.VectorEnvironment(name, [1, 2])
     env.reset()
-    actions = np.random.default_rng(0).uniform(-1, 1, (60, 2, 1))
+    shape = (60, 2, env.spec.action_size)
+    actions = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
     for action in actions[:20]:
         env.step(action)
-    state = env.state()
+    saved = env.state()
     expected = [env.step(action) for action in actions[20:]]
     for is_used in (False, True):
         other = environments.VectorEnvironment(name, [8, 9])
         if is_used:
             other.reset()
             other.step(actions[0])
-        other.set_state(state)
+        other.set_state(saved)
         for action, wanted in zip(actions[20:], expected, strict=True):
             found = other.step(action)
             np.testing.assert_array_equal(found.next_observation, wanted.next_observation)
@@ -71,6 +76,11 @@ def test_state_in_attributes_is_continued(register, env_class):
         (hidden_state.Closure, "in a closure"),
         (hidden_state.NoSeed, "first observation of an episode, 16 steps later, is another"),
         (hidden_state.Growing, "attribute 'history' of its Growing grows: a reset does not make"),
+        (
+            hidden_state.UnknownDict,
+            "attribute 'visits' .* is a tests.*OtherDict, which holds state",
+        ),
+        (hidden_state.RandomizedSensors, "'jnt_actfrcrange' of MuJoCo's model, which is not among"),
         (hidden_state.GrowingMuch, "'history' of its GrowingMuch grows: after .* it is too large"),
     ],
 )
@@ -138,3 +148,18 @@ def test_a_list_that_contains_itself_is_no_plain_value():
     own.append(own)
     with pytest.raises(encoding.NotPlainError, match="contains itself"):
         encoding.encode(own)
+
+
+def test_a_state_of_before_more_of_the_model_was_saved_is_taken():
+    env = environments.VectorEnvironment("gym:HalfCheetah-v5", [0])
+    env.reset()
+    saved = env.state()
+    model = env._envs[0].unwrapped.model
+    earlier = sum(getattr(model, name).size for name in state.MODEL_FIELDS)
+    old = {**saved, "model": saved["model"][:, :earlier]}
+    other = environments.VectorEnvironment("gym:HalfCheetah-v5", [1])
+    other.set_state(old)
+    action = np.ones((1, 6), np.float32)
+    np.testing.assert_array_equal(other.step(action).observation, env.step(action).observation)
+    with pytest.raises(ValueError, match=rf"'model' must have {saved['model'].shape[1]} numbers"):
+        other.set_state({**saved, "model": saved["model"][:, :-1]})

@@ -151,6 +151,7 @@ def with_changes(**changes):
         ({"episode_length": 0}, "episode_length of 'mine' must be a positive integer, got 0"),
         ({"action_low": 2.0}, "action_low below action_high"),
         ({"action_low": (0.0, 0.0, 0.0)}, "one for each of the 1 components"),
+        ({"termination": True}, "termination of 'mine' must be a name of .*, got True"),
         ({"observation_size": 4}, r"observation of 'mine' must be floating\[4\], got float32\[3\]"),
         ({"reward": lambda *_: jnp.zeros(2)}, r"reward of 'mine' must be number\[\]"),
         ({"terminated": lambda _: 1.0}, r"terminated of 'mine' must be bool"),

@@ -170,6 +170,18 @@ def test_actions_are_clipped_then_rescaled(register):
     assert info["task_reward"] == 1.0
 
 
+@pytest.mark.parametrize(("low", "high"), [(-0.1, 0.5), (-0.3, 0.9), (-0.15, 0.3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_largest_actions_are_within_the_bounds(register, low, high, dtype):
+    env = environments.make(register(action_space=spaces.Box(low, high, (1,), dtype)))
+    env.reset()
+    bounds = env.unwrapped.action_space
+    for action, wanted in ((-1, bounds.low), (1, bounds.high)):
+        *_, info = env.step(np.full(1, action, np.float32))
+        np.testing.assert_allclose(info["seen"], wanted, rtol=1e-6)
+        assert bounds.low <= info["seen"] <= bounds.high
+
+
 def test_a_limit_is_given_to_environments_without(register):
     env = environments.make(register())
     env.reset()

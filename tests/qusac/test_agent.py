@@ -21,8 +21,9 @@ from qusac_jax.qusac import (
     replay,
     schedule,
 )
+from qusac_jax.qusac import state as state_lib
 from qusac_jax.qusac.config import METHODS, Config
-from qusac_jax.task import Task
+from qusac_jax.task import Task, Transition
 from tests.sizes import small
 
 TASK = Task(
@@ -74,7 +75,7 @@ def random_transitions(seed, num_steps=14):
     keys = jax.random.split(jax.random.key(seed), 4)
     observation = jax.random.normal(keys[0], (num_steps, 3))
     action = jax.random.uniform(keys[1], (num_steps, 2), minval=-1.0)
-    return replay.Transition(
+    return Transition(
         observation,
         action,
         jax.random.normal(keys[2], (num_steps,)),
@@ -224,7 +225,7 @@ def test_learning_changes_what_it_should(alone):
         assert min(jax.tree.leaves(moved)) > 0, name
     assert int(after.replay.size) == 14
     # Two refreshes of 3 x 4 rollouts and 2 steps fill a buffer that keeps one refresh.
-    assert int(after.model_data.size) == agent.model_capacity(SMALL) == 24
+    assert int(after.model_data.size) == state_lib.model_capacity(SMALL) == 24
     np.testing.assert_array_equal(after.member_data.size, [24, 24, 24])
     assert all(np.isfinite(value) for value in metrics.values())
 
@@ -371,7 +372,7 @@ def test_members_expect_rewards_of_their_own_with_a_prior():
         dynamics = dataclasses.replace(SMALL.dynamics, reward_prior_scale=scale)
         config = dataclasses.replace(SMALL, dynamics=dynamics)
         state = agent.init(jax.random.key(0), config=config, task=TASK)
-        mean, _ = agent.predict(
+        mean, _ = model.predict(
             state.dynamics, data.observation, data.action, config=config, task=TASK
         )
         spread[scale] = float(mean[..., -1].std(0).mean())

@@ -5,15 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax.qusac import diagnostics, replay
+from qusac_jax.task import Transition
 
 
 def buffer_of(rewards, capacity=6):
     rewards = jnp.asarray(rewards, jnp.float32)
     zeros = jnp.zeros((len(rewards), 1))
     ends = jnp.zeros(len(rewards), bool)
-    return replay.add(
-        replay.init(capacity, 1, 1), replay.Transition(zeros, zeros, rewards, zeros, ends)
-    )
+    return replay.add(replay.init(capacity, 1, 1), Transition(zeros, zeros, rewards, zeros, ends))
 
 
 def test_rewarded_share_ignores_empty_slots():

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import fitting, losses, replay
+from qusac_jax.qusac import fitting, replay
 from qusac_jax.qusac.config import DynamicsConfig
 from qusac_jax.qusac.dynamics_network import DynamicsNetwork
+from qusac_jax.task import Transition
 
 MODEL = DynamicsNetwork((32, 32), observation_size=2, num_members=3)
 CAPACITY = 2_000
@@ -32,7 +33,7 @@ def linear_gaussian(key, count, noise_scale=NOISE):
     observation = jax.random.normal(keys[0], (count, 2))
     action = jax.random.uniform(keys[1], (count, 1), minval=-1.0)
     noise = noise_scale * jax.random.normal(keys[2], (count, 3))
-    return replay.Transition(
+    return Transition(
         observation=observation,
         action=action,
         reward=observation @ C + noise[:, 2],
@@ -166,7 +167,7 @@ def test_a_reward_that_is_only_noise_does_not_stop_the_fit():
 def test_the_mean_is_pulled_by_the_variance_to_the_power_beta_less_one(beta):
     error, log_var = 0.3, jnp.array([-6.0, 0.0, 2.0])
     mean, target = jnp.full(3, 1.0 + error), jnp.ones(3)
-    loss = lambda mean, log_var: jnp.sum(losses.weighted_nll(mean, log_var, target, beta))
+    loss = lambda mean, log_var: jnp.sum(fitting.weighted_nll(mean, log_var, target, beta))
     to_mean, to_log_var = jax.grad(loss, (0, 1))(mean, log_var)
     weight = np.exp(beta * log_var)
     np.testing.assert_allclose(to_mean, 2 * error * weight / np.exp(log_var), rtol=1e-5)

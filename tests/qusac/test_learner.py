@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax.qusac import diagnostics, estimates, losses, multistep, networks, replay
+from qusac_jax.qusac import diagnostics, estimates, losses, multistep, networks
 from qusac_jax.qusac import learner as learner_lib
+from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.config import Config
+from qusac_jax.task import Transition
 
 # Temperature near zero and fixed, so that values are those of the plain MDP.
 PROBE = Config(
@@ -37,7 +39,7 @@ def train(config, make_batch, num_updates, learner=None, predict=None):
     example = make_batch(jax.random.key(0))
     sizes = (example.observation.shape[-1], example.action.shape[-1])
     if learner is None:
-        learner = learner_lib.init(jax.random.key(1), config, *sizes)
+        learner = parts_lib.init(jax.random.key(1), config, *sizes)
 
     @jax.jit
     def run(learner, keys):
@@ -73,7 +75,7 @@ def one_step_batch(key, size=64):
     key_s, key_a = jax.random.split(key)
     observation = jax.random.uniform(key_s, (size, 1), minval=-1.0)
     action = jax.random.uniform(key_a, (size, 1), minval=-1.0)
-    return replay.Transition(
+    return Transition(
         observation,
         action,
         observation[:, 0] + 2.0 * action[:, 0],
@@ -98,7 +100,7 @@ def chain_batch(key, length, size=64):
     """s = t / length walks to the end in `length` steps whatever the action; reward 1 there."""
     key_t, key_a = jax.random.split(key)
     t = jax.random.randint(key_t, (size,), 0, length)
-    return replay.Transition(
+    return Transition(
         observation=(t / length)[:, None],
         action=jax.random.uniform(key_a, (size, 1), minval=-1.0),
         reward=(t == length - 1).astype(jnp.float32),
@@ -130,12 +132,12 @@ def test_what_follows_several_steps_is_discounted_as_often(num_steps, value):
     config = dataclasses.replace(PROBE, discount=0.5)
     steps = multistep.Steps(state, action, rewards, state, jnp.full(64, num_steps, jnp.uint8))
     groups = jax.tree.map(lambda x: jnp.broadcast_to(x, (config.num_groups, *x.shape)), steps)
-    transition = replay.Transition(state, action, rewards, state, jnp.zeros(64, bool))
+    transition = Transition(state, action, rewards, state, jnp.zeros(64, bool))
     update = lambda learner, key: learner_lib.update(
         learner, groups, transition, None, key, config=config
     )
     keys = jax.random.split(jax.random.key(0), 1_500)
-    start = learner_lib.init(jax.random.key(1), config, 1, 1)
+    start = parts_lib.init(jax.random.key(1), config, 1, 1)
     learner, _ = jax.jit(lambda learner: jax.lax.scan(update, learner, keys))(start)
     q = q_values(config, learner, state, action)
     np.testing.assert_allclose(q, value, atol=0.05)
@@ -145,7 +147,7 @@ def test_truncation_is_bootstrapped():
     # A one-state loop with reward 1 that never terminates: Q = 1 / (1 - 0.5) = 2.
     def loop(key, size=64):
         action = jax.random.uniform(key, (size, 1), minval=-1.0)
-        return replay.Transition(
+        return Transition(
             jnp.zeros((size, 1)),
             action,
             jnp.ones(size),
@@ -173,7 +175,7 @@ def test_unet_solves_the_ube_on_a_chain(clip_u):
         discount=0.9,
         critic_init_gain=2.0,
     )
-    learner = learner_lib.init(jax.random.key(3), config, 1, 1)
+    learner = parts_lib.init(jax.random.key(3), config, 1, 1)
     kernel = learner.critic["params"]["MLP_0"]["Dense_0"]["kernel"]
     learner.critic["params"]["MLP_0"]["Dense_0"]["kernel"] = kernel.at[..., 1, :].set(0.0)
     learner, _ = train(config, functools.partial(chain_batch, length=length), 6_000, learner)
@@ -212,7 +214,7 @@ def test_unet_tells_small_disagreements_apart():
     expected = np.zeros(length + 1)
     for t in reversed(range(length)):
         expected[t] = variance(t / length) + 0.81 * expected[t + 1]
-    parts = learner_lib.build(config, 1)
+    parts = parts_lib.build(config, 1)
     action = jnp.zeros((length, 1))
     q = q_values(config, learner, states, action)
     std = estimates.value_std(parts, learner, states, action, q)
@@ -237,7 +239,7 @@ def test_a_u_that_is_too_high_is_forgotten_at_the_rate_of_its_target():
             clip_u=False,
             target_rate=rate,
         )
-        learner = learner_lib.init(jax.random.key(0), config, 1, 1)
+        learner = parts_lib.init(jax.random.key(0), config, 1, 1)
         learner.critic["params"]["MLP_0"]["Dense_0"]["kernel"] *= jnp.array([[1.0], [0.0]])
         learner.unet["params"]["MLP_0"]["Dense_2"]["bias"] = jnp.full(1, 10.0)
         learner = learner._replace(target_unet=jax.tree.map(jnp.copy, learner.unet))
@@ -260,7 +262,7 @@ def test_a_u_that_is_too_high_is_forgotten_at_the_rate_of_its_target():
 def test_targets_of_the_unet_are_capped_at_the_bound(clip_u):
     # A target U-net that stays far too high, about e^12, is only followed without the cap.
     config = dataclasses.replace(PROBE, discount=0.9, clip_u=clip_u, target_rate=1e-9)
-    learner = learner_lib.init(jax.random.key(0), config, 1, 1)
+    learner = parts_lib.init(jax.random.key(0), config, 1, 1)
     raised = jax.tree.map(jnp.copy, learner.unet)
     raised["params"]["MLP_0"]["Dense_2"]["bias"] = jnp.full(1, 12.0)
     learner = learner._replace(target_unet=raised)
@@ -269,7 +271,7 @@ def test_targets_of_the_unet_are_capped_at_the_bound(clip_u):
     unet = networks.UNet(config.unet_hidden)
     states = jnp.array([[0.0], [0.25], [0.5]])  # the last one is not bootstrapped
     u = jnp.exp(networks.apply(unet, learner.unet, states, jnp.zeros((3, 1))))
-    bound = config.u_per_local * float(learner.local_max)
+    bound = config.largest_u(float(learner.local_max))
     if clip_u:
         np.testing.assert_allclose(u, bound, rtol=0.3)
     else:
@@ -285,7 +287,7 @@ def test_several_steps_of_the_unet_by_hand(real_ratio, clip_u):
     config = dataclasses.replace(
         PROBE, discount=0.9, unet_steps=3, clip_u=clip_u, batch_size=4, real_ratio=real_ratio
     )
-    learner = learner_lib.init(jax.random.key(0), config, 1, 1)
+    learner = parts_lib.init(jax.random.key(0), config, 1, 1)
     unet = jax.tree.map(jnp.zeros_like, learner.unet)
     unet["params"]["MLP_0"]["Dense_2"]["bias"] = jnp.full(1, jnp.log(20.0))
     learner = learner._replace(
@@ -329,7 +331,7 @@ def test_risk_moves_the_actor_towards_or_away_from_uncertainty():
             critic_learning_rate=1e-12,
             actor_learning_rate=1e-2,
         )
-        learner = learner_lib.init(jax.random.key(0), config, 1, 1)
+        learner = parts_lib.init(jax.random.key(0), config, 1, 1)
         params = jax.tree.map(jnp.zeros_like, learner.critic)
         first, second = (params["params"]["MLP_0"][f"Dense_{i}"] for i in range(2))
         first["kernel"] = first["kernel"].at[..., 1, 0].set(0.5)
@@ -354,7 +356,7 @@ def test_temperature_reaches_the_target_entropy():
     )
     learner, _ = train(config, one_step_batch, 2_000)
     stats = diagnostics.describe_values(
-        learner_lib.build(config, 1),
+        parts_lib.build(config, 1),
         learner,
         one_step_batch(jax.random.key(7), 2_000).observation,
         jax.random.key(8),
@@ -374,13 +376,13 @@ def test_temperature_reaches_the_target_entropy():
 def test_members_that_agree_are_not_uncertain(method):
     # The same model and critic five times, and a policy that is random: nothing is epistemic.
     config = dataclasses.replace(PROBE, method=method, num_members=5)
-    learner = learner_lib.init(jax.random.key(0), config, 2, 1)
+    learner = parts_lib.init(jax.random.key(0), config, 2, 1)
     same = lambda tree: jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), tree)
     learner = learner._replace(critic=same(learner.critic))
     batch = one_step_batch(jax.random.key(2))
     prediction = same(predictions(jax.random.key(1), 5, 64))
     local = estimates.propagated_uncertainty(
-        learner_lib.build(config, 1), learner, batch, lambda *_: prediction, jax.random.key(3)
+        parts_lib.build(config, 1), learner, batch, lambda *_: prediction, jax.random.key(3)
     )
     np.testing.assert_allclose(local, 0.0, atol=1e-9)
 
@@ -390,13 +392,13 @@ def test_members_that_agree_are_not_uncertain(method):
 def test_local_uncertainty_is_that_of_loops_over_members(method):
     config = dataclasses.replace(PROBE, method=method, num_members=3, num_critics=2, discount=0.9)
     key = jax.random.key(3)
-    learner = learner_lib.init(jax.random.key(0), config, 2, 1)
+    learner = parts_lib.init(jax.random.key(0), config, 2, 1)
     learner = learner._replace(critic=jax.tree.map(lambda x: 3.0 * x, learner.critic))
     prediction = predictions(jax.random.key(2), 3, 6)
     next_observation, *_, reward, ends = prediction
     assert 0 < ends.sum() < ends.size
     batch = one_step_batch(jax.random.key(2), 6)
-    parts = learner_lib.build(config, 1)
+    parts = parts_lib.build(config, 1)
     local = estimates.propagated_uncertainty(parts, learner, batch, lambda *_: prediction, key)
 
     actor = networks.Actor(config.actor_hidden, 1)

@@ -28,7 +28,7 @@ def test_expectations_are_in_deviations_of_the_data_and_next_states_inside_its_r
     keys = jax.random.split(jax.random.key(1))
     observation = jax.random.normal(keys[0], (40, 3))
     action = jax.random.uniform(keys[1], (40, 2), minval=-1.0)
-    mean, std = agent.predict(dynamics, observation, action, config=config, task=TASK)
+    mean, std = model.predict(dynamics, observation, action, config=config, task=TASK)
     expect = model.predictor(dynamics, config, TASK)
     found = expect(observation, action)
     next_observation = mean[..., :3].at[..., 1].set(jnp.clip(mean[..., 1], -0.3, 0.3))

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax.qusac import agent, replay
+from qusac_jax.qusac import agent, model
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.penalties import PENALTIES
-from qusac_jax.task import Task
+from qusac_jax.task import Task, Transition
 from tests.sizes import small
 
 TASK = Task(3, 2, lambda observation, action, next_observation: next_observation[..., 0] > 1e9)
@@ -41,7 +41,7 @@ def test_mopo_is_about_the_predicted_noise_and_not_about_disagreement():
 def test_rollouts_store_rewards_less_the_penalty_of_all_members(scale):
     config = dataclasses.replace(MODEL_BASED, penalty_scale=scale)
     keys = jax.random.split(jax.random.key(0), 3)
-    data = replay.Transition(
+    data = Transition(
         jax.random.normal(keys[0], (10, 3)),
         jax.random.uniform(keys[1], (10, 2)),
         jnp.zeros(10),
@@ -61,7 +61,7 @@ def test_rollouts_store_rewards_less_the_penalty_of_all_members(scale):
         np.testing.assert_array_equal(plain.size, less.size)
         np.testing.assert_array_equal(plain.data.observation, less.data.observation)
         observation, action = (x.reshape(-1, x.shape[-1]) for x in less.data[:2])
-        _, std = agent.predict(state.dynamics, observation, action, config=config, task=TASK)
+        _, std = model.predict(state.dynamics, observation, action, config=config, task=TASK)
         expected = scale * np.linalg.norm(std, axis=-1).max(0)
         taken = np.ravel(plain.data.reward - less.data.reward)
         is_there = np.ravel(

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from qusac_jax.qusac import learner as learner_lib
-from qusac_jax.qusac import multistep, networks, replay
+from qusac_jax.qusac import multistep, networks
+from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.regularizers import REGULARIZERS
+from qusac_jax.task import Transition
 
 IS_REAL = jnp.array([True, False, False])
 
@@ -47,9 +49,7 @@ def test_critics_trained_with_it_separate_the_first_transitions_of_a_batch_from_
     )
     assert config.num_real == 2
     observation = jnp.concatenate([jnp.ones((2, 1)), -jnp.ones((6, 1))])
-    batch = replay.Transition(
-        observation, jnp.zeros((8, 1)), jnp.zeros(8), observation, jnp.ones(8, bool)
-    )
+    batch = Transition(observation, jnp.zeros((8, 1)), jnp.zeros(8), observation, jnp.ones(8, bool))
     groups = jax.tree.map(lambda x: x[None], multistep.single(batch))
     q = {}
     for name in (None, "combo"):
@@ -62,7 +62,7 @@ def test_critics_trained_with_it_separate_the_first_transitions_of_a_batch_from_
             )
             return jax.lax.scan(update, learner, keys)[0]
 
-        learner = learner_lib.init(jax.random.key(0), changed, 1, 1)
+        learner = parts_lib.init(jax.random.key(0), changed, 1, 1)
         learner = run(learner, jax.random.split(jax.random.key(1), 1_000))
         critic = networks.Critic(config.critic_hidden, 1, 2)
         q[name] = networks.apply(critic, learner.critic, observation, batch.action)[0]  # [M, B]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies
 
 from qusac_jax.qusac import replay
+from qusac_jax.task import Transition
 
 CAPACITY = 6
 
@@ -15,7 +16,7 @@ CAPACITY = 6
 def numbered(values):
     """Transitions recognisable by a number."""
     values = jnp.asarray(values, jnp.float32)
-    return replay.Transition(
+    return Transition(
         observation=values[:, None] * jnp.ones(2),
         action=values[:, None],
         reward=values,

@@ -20,8 +20,9 @@ from qusac_jax.qusac import (
     risk,
 )
 from qusac_jax.qusac import learner as learner_lib
+from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.config import Config
-from qusac_jax.task import Task
+from qusac_jax.task import Task, Transition
 from tests.sizes import small
 
 
@@ -102,7 +103,7 @@ def test_a_schedule_that_waits_stays_at_its_start(highest):
     task = Task(3, 1, termination=lambda _, __, next_observation: next_observation[..., 0] > 9.0)
     keys = jax.random.split(jax.random.key(0), 4)
     observation = jax.random.normal(keys[0], (31, 3))
-    data = replay.Transition(
+    data = Transition(
         observation[:-1],
         jax.random.uniform(keys[1], (30, 1), minval=-1.0),
         jax.random.uniform(keys[2], (30,), minval=highest - 1.0, maxval=highest),
@@ -130,13 +131,13 @@ def test_relative_risk_needs_a_unet():
 
 def test_relative_risk_is_in_units_of_the_largest_uncertainty():
     config = Config(risk=20.0, discount=0.6, relative_risk=True)
-    parts = learner_lib.build(config, 1)
-    learner = learner_lib.init(jax.random.key(0), config, 3, 1)._replace(local_max=jnp.array(0.36))
+    parts = parts_lib.build(config, 1)
+    learner = parts_lib.init(jax.random.key(0), config, 3, 1)._replace(local_max=jnp.array(0.36))
     # The largest sqrt(U) is sqrt(0.36 / (1 - 0.36)) = 0.75.
     assert estimates.current_risk(parts, learner) == pytest.approx(20.0 / 0.75)
     known = learner._replace(local_max=jnp.array(0.0))
     assert np.isfinite(estimates.current_risk(parts, known))
-    absolute = learner_lib.build(dataclasses.replace(config, relative_risk=False), 1)
+    absolute = parts_lib.build(dataclasses.replace(config, relative_risk=False), 1)
     assert estimates.current_risk(absolute, learner) == 20.0
 
 
@@ -152,7 +153,7 @@ def test_the_actor_is_trained_with_the_risk_of_its_update():
         critic_hidden=(8,),
     )
     keys = jax.random.split(jax.random.key(0), 4)
-    batch = replay.Transition(
+    batch = Transition(
         jax.random.normal(keys[0], (4, 3)),
         jax.random.uniform(keys[1], (4, 1)),
         jnp.zeros(4),
@@ -161,7 +162,7 @@ def test_the_actor_is_trained_with_the_risk_of_its_update():
     )
     steps = multistep.single(batch)
     groups = jax.tree.map(lambda x: jnp.stack([x, x]), steps)
-    start = learner_lib.init(keys[3], config, 3, 1)
+    start = parts_lib.init(keys[3], config, 3, 1)
     updated = start
     for expected in (-1.0, 0.0, 1.0, 1.0):
         fixed = dataclasses.replace(config, risk=expected, risk_schedule=None)

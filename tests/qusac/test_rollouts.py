@@ -8,6 +8,7 @@ import pytest
 from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import multistep, replay, rollouts, starts
 from qusac_jax.qusac.dynamics_network import DynamicsNetwork
+from qusac_jax.task import Transition
 
 N = 3
 MODEL = DynamicsNetwork((4,), observation_size=1, num_members=N)
@@ -167,7 +168,7 @@ def test_chunks_cover_the_rollouts_and_deal_evenly(num_rollouts):
 def test_refill_writes_no_transition_after_termination():
     real = replay.add(
         replay.init(8, 1, 1),
-        replay.Transition(
+        Transition(
             jnp.zeros((8, 1)), jnp.zeros((8, 1)), jnp.zeros(8), jnp.ones((8, 1)), jnp.zeros(8, bool)
         ),
     )
