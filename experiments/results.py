@@ -105,7 +105,7 @@ def normalized_final_returns(
     tasks are mapped linearly so that the worst of all runs that were read scores 0 and the best 1:
     such scores depend on what is compared. Only tasks that all methods were run on count, and of
     each method as many seeds as it has on every task. Where there is no such task, methods and
-    settings that were run on the fewest tasks are left out with a warning.
+    settings that were run on the fewest tasks are left out. What is left out is named in a warning.
 
     Args:
         grouped: as `group` gives them.

@@ -665,9 +665,11 @@ def test_seeds_that_share_no_steps_are_not_compared(tmp_path):
 
 
 def test_looking_for_what_was_published_executes_nothing(tmp_path, monkeypatch):
-    (tmp_path / "executed.py").write_text("raise SystemExit('executed')")
+    trace = tmp_path / "trace"
+    (tmp_path / "executed.py").write_text(f"open({str(trace)!r}, 'w').close()")
     monkeypatch.syspath_prepend(tmp_path)
     assert published_curves.curves("gym:executed:X-v0", 0.0) == []
+    assert not trace.exists()
 
 
 def test_fewer_steps_than_an_interrupted_run_has_saved_are_refused(tmp_path):

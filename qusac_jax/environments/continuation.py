@@ -8,7 +8,6 @@ an environment that uses one would go on with another trajectory, without an err
 import contextlib
 import random
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -49,7 +48,7 @@ def check_continues(name: str, *, seed: int = 0) -> int:
     """
     env, copy = make(name, seed=seed), make(name, seed=(seed + 1) % 2**32)
     try:
-        with _generators_kept(env):
+        with space_generators.kept(state.layers(env)):
             shape = (2 * _STEPS, spec_of(env).action_size)
             actions = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
             env.reset()
@@ -152,32 +151,6 @@ def _step(env: gymnasium.Env, actions: np.ndarray) -> None:
             env.reset()
 
 
-@contextlib.contextmanager
-def _generators_kept(env: gymnasium.Env) -> Iterator[None]:
-    """Leaves the generators that are not the environment's alone as they were."""
-    of_numpy, of_python = _numpy_state(), random.getstate()
-    of_spaces = [
-        (space, space_generators.generators(space))
-        for layer in state.layers(env)
-        for space in space_generators.spaces_of(layer).values()
-    ]
-    states = [
-        (generator.bit_generator, generator.bit_generator.state)
-        for _, generators in of_spaces
-        for generator in generators
-        if generator is not None
-    ]
-    try:
-        yield
-    finally:
-        np.random.set_state(of_numpy)  # noqa: NPY002  (environments use it)
-        random.setstate(of_python)
-        for space, generators in of_spaces:
-            space_generators.set_generators(space, generators)
-        for bit_generator, bits in states:
-            bit_generator.state = bits
-
-
 def _cause(env: gymnasium.Env, actions: np.ndarray) -> str:
     """What the environment changes outside itself, as far as it can be seen."""
     before = _surroundings(env)
@@ -194,11 +167,9 @@ def _cause(env: gymnasium.Env, actions: np.ndarray) -> str:
 def _surroundings(env: gymnasium.Env) -> dict[str, Any]:
     """Generators, model, class attributes and module variables, as bits or in encoded form."""
     found = {
-        "NumPy's global random generator": encoding.encode(_numpy_state()),
+        "NumPy's global random generator": encoding.encode(space_generators.of_numpy()),
         "Python's global random generator": hash(random.getstate()),
     }
-    for name, content in state.model_arrays(env).items():
-        found[f"{name!r} of MuJoCo's model, which is not among what is saved"] = content
     for owner in {cls for layer in state.layers(env) for cls in type(layer).__mro__}:
         if owner.__module__.partition(".")[0] in _LIBRARIES:
             continue
@@ -207,11 +178,9 @@ def _surroundings(env: gymnasium.Env) -> dict[str, Any]:
             found[f"the class attribute {key!r} of {owner.__name__}"] = value
         for key, value in _plain(vars(module) if module else {}).items():
             found[f"the variable {key!r} of the module {owner.__module__!r}"] = value
+    for name, content in state.unsaved_model(env).items():
+        found[f"{name!r} of MuJoCo's model, which is not among what is saved"] = content
     return found
-
-
-def _numpy_state() -> Any:
-    return np.random.get_state(legacy=False)  # noqa: NPY002  (environments use it)
 
 
 def _plain(values: Any) -> dict[str, Any]:

@@ -84,7 +84,10 @@ class Encoder:
             return {"generator": [type(bit_generator).__name__, encode(bit_generator.state)]}
         if _is_container(value):
             return self._container(value)
-        raise NotPlainError(f"{type(value).__module__}.{type(value).__qualname__}")
+        what = f"{type(value).__module__}.{type(value).__qualname__}"
+        if type(value) is collections.defaultdict:
+            what += f" that makes {value.default_factory!r}"
+        raise NotPlainError(what)
 
     def _count(self, value: Any) -> None:
         self._numbers[id(value)] = len(self._numbers)
@@ -177,13 +180,17 @@ class Decoder:
                 items = [self.decode(e, now) for e, now in zip(content, inside, strict=True)]
                 return current if type(current) is list and _is_same(items, current) else items
             case "dict":
-                return self._dict(content, current)
+                return self._dict(content, current if type(current) is dict else None, dict)
             case "OrderedDict" | "Counter":
-                return self._dict(content, current, getattr(collections, kind))
+                make = getattr(collections, kind)
+                return self._dict(content, current if type(current) is make else None, make)
             case "defaultdict":
-                factory, pairs = content
-                make = functools.partial(collections.defaultdict, _FACTORIES[factory])
-                return self._dict(pairs, current, make)
+                name, pairs = content
+                factory = _FACTORIES[name]
+                is_one = type(current) is collections.defaultdict
+                is_same = is_one and current.default_factory is factory
+                make = functools.partial(collections.defaultdict, factory)
+                return self._dict(pairs, current if is_same else None, make)
             case "random_state":
                 kept = isinstance(current, np.random.RandomState)
                 random_state = current if kept else np.random.RandomState()
@@ -200,14 +207,17 @@ class Decoder:
                 raise ValueError(f"environment state has the unknown tag {kind!r}; it is damaged")
 
     def _dict(
-        self, content: Any, current: Any, make: Callable[[Any], dict[Any, Any]] = dict
+        self,
+        content: Any,
+        current: dict[Any, Any] | None,
+        make: Callable[[dict[Any, Any]], dict[Any, Any]],
     ) -> dict[Any, Any]:
-        now = current if isinstance(current, dict) else {}
+        now = current or {}
         keys = [decode(key) for key, _ in content]
         items = [
             self.decode(item, now.get(key)) for key, (_, item) in zip(keys, content, strict=True)
         ]
-        if isinstance(current, dict) and keys == list(now) and _is_same(items, list(now.values())):
+        if current is not None and keys == list(now) and _is_same(items, list(now.values())):
             return current
         return make(dict(zip(keys, items, strict=True)))
 

@@ -234,16 +234,30 @@ def sizes(env: gymnasium.Env) -> tuple[int, tuple[int, ...]]:
     return integration + _length(data, DERIVED_FIELDS), (earlier, today)
 
 
-def model_arrays(env: gymnasium.Env) -> dict[str, bytes]:
-    """The arrays of MuJoCo's model that `capture` does not save, by name."""
+def unsaved_model(env: gymnasium.Env) -> dict[str, bytes]:
+    """What `capture` does not save of MuJoCo's model, as bits by name.
+
+    Without cameras and lights, which move along with other fields and concern pictures alone.
+    """
     mujoco_pair = _mujoco_pair(env)
     if mujoco_pair is None:
         return {}
     model = mujoco_pair[0]
-    saved = {*MODEL_FIELDS, *RANDOMIZED_FIELDS}
-    names = [name for name in dir(model) if not name.startswith("_") and name not in saved]
+    left_out = {*MODEL_FIELDS, *RANDOMIZED_FIELDS, *OPTIONS}
+    names = [
+        name
+        for name in dir(model)
+        if name not in left_out and not name.startswith(("_", "cam_", "light_"))
+    ]
     values = {name: getattr(model, name) for name in names}
-    return {name: x.tobytes() for name, x in values.items() if isinstance(x, np.ndarray)}
+    arrays = {name: x.tobytes() for name, x in values.items() if isinstance(x, np.ndarray)}
+    options = [name for name in dir(model.opt) if name not in left_out and name[0] != "_"]
+    values = {f"opt.{name}": getattr(model.opt, name) for name in options}
+    return arrays | {
+        name: np.asarray(x).tobytes()
+        for name, x in values.items()
+        if isinstance(x, int | float | np.ndarray)
+    }
 
 
 def capacity(name: str) -> int:
@@ -256,15 +270,16 @@ def capacity(name: str) -> int:
     enough = lambda state: 1024 * (2 + 2 * len(state.python) // 1024)
     env = make(name, seed=0)
     try:
-        env.reset()
-        size = enough(capture(env))
-        action = np.zeros(env.action_space.shape or (), np.float32)
-        for _ in range(_FIRST_STEPS):
-            _, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
-                env.reset()
-        later = capture(env)
-        return size if needs(later) <= size else enough(later)
+        with space_generators.kept(layers(env)):
+            env.reset()
+            size = enough(capture(env))
+            action = np.zeros(env.action_space.shape or (), np.float32)
+            for _ in range(_FIRST_STEPS):
+                _, _, terminated, truncated, _ = env.step(action)
+                if terminated or truncated:
+                    env.reset()
+            later = capture(env)
+            return size if needs(later) <= size else enough(later)
     finally:
         env.close()
 

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import multistep, networks, parts, replay, rollouts
-from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.dynamics_network import DynamicsNetwork
 from qusac_jax.qusac.replay import Buffer
@@ -21,7 +20,7 @@ from qusac_jax.task import Task, Transition
 class TrainState(NamedTuple):
     """Everything that a run needs to continue, but for the environment."""
 
-    learner: parts_lib.Learner
+    learner: parts.Learner
     dynamics: dynamics_lib.Dynamics | None  # None without a model
     replay: Buffer[Transition]  # D
     model_data: Buffer[Transition] | Buffer[multistep.Ahead] | None  # D_model
@@ -66,7 +65,7 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
             data = multistep.ahead(model_data.data, jnp.zeros(capacity), 1, config.discount)
             model_data = replay.Buffer(jax.tree.map(jnp.zeros_like, data), *model_data[1:])
     return TrainState(
-        learner=parts_lib.init(key_learner, config, *sizes),
+        learner=parts.init(key_learner, config, *sizes),
         dynamics=dynamics,
         replay=replay.init(config.replay_capacity, *sizes),
         model_data=model_data,

@@ -98,6 +98,13 @@ class SamplingFromTheClass(OwnState):
         return self.action_space.sample()
 
 
+class SamplingInSteps(OwnState):
+    action_space = spaces.Box(-1.0, 1.0, (1,), seed=4)
+
+    def move(self, action):
+        self.position += self.action_space.sample()
+
+
 class LastObservations(OwnState):
     """Grows until there are twenty."""
 
@@ -202,6 +209,10 @@ class Scan(OwnState):
 class Visits(OwnState):
     """Counts in dictionaries that know what is missing."""
 
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.visits = self.rewards = self.order = {}
+
     def begin(self):
         self.visits = collections.Counter()
         self.rewards = collections.defaultdict(float)
@@ -214,6 +225,11 @@ class Visits(OwnState):
         self.order[cell] = True
         self.order.move_to_end(cell, last=False)
         self.position += self.visits[cell] + self.rewards[cell] + next(iter(self.order))
+
+
+class SetsByKey(OwnState):
+    def begin(self):
+        self.seen_at = collections.defaultdict(set)
 
 
 class OtherDict(dict):
@@ -250,6 +266,15 @@ class Randomized(HalfCheetahEnv):
         self.model.opt.density = self.np_random.uniform(0, 500)
         if self.num_resets % 3 == 0:
             self.model.geom_friction[:, 0] = self.np_random.uniform(0.1, 1)
+        return super().reset_model()
+
+
+class RandomizedSolver(HalfCheetahEnv):
+    def __init__(self, render_mode=None):
+        super().__init__()
+
+    def reset_model(self):
+        self.model.opt.impratio = self.np_random.uniform(1, 10)
         return super().reset_model()
 
 

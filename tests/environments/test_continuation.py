@@ -80,6 +80,8 @@ def test_state_in_attributes_is_continued(register, env_class):
             hidden_state.UnknownDict,
             "attribute 'visits' .* is a tests.*OtherDict, which holds state",
         ),
+        (hidden_state.SetsByKey, "attribute 'seen_at' .*defaultdict that makes <class 'set'>"),
+        (hidden_state.RandomizedSolver, "'opt.impratio' of MuJoCo's model, which is not among"),
         (hidden_state.RandomizedSensors, "'jnt_actfrcrange' of MuJoCo's model, which is not among"),
         (hidden_state.GrowingMuch, "'history' of its GrowingMuch grows: after .* it is too large"),
     ],
@@ -163,3 +165,22 @@ def test_a_state_of_before_more_of_the_model_was_saved_is_taken():
     np.testing.assert_array_equal(other.step(action).observation, env.step(action).observation)
     with pytest.raises(ValueError, match=rf"'model' must have {saved['model'].shape[1]} numbers"):
         other.set_state({**saved, "model": saved["model"][:, :-1]})
+
+
+def test_saving_changes_nothing(register):
+    name = register(hidden_state.SamplingInSteps)
+    space = hidden_state.SamplingInSteps.action_space
+    actions = np.zeros((20, 1, 1), np.float32)
+
+    def observations(saved_at):
+        space.seed(4)
+        env = environments.VectorEnvironment(name, [0])
+        env.reset()
+        found = []
+        for t, action in enumerate(actions):
+            if t in saved_at:
+                env.state()
+            found.append(env.step(action).next_observation)
+        return found
+
+    np.testing.assert_array_equal(observations([10]), observations([]))
