@@ -1,5 +1,6 @@
 """Minari datasets by Minari's own writer, whole and broken."""
 
+import copy
 import json
 import shutil
 import subprocess
@@ -129,7 +130,7 @@ def test_environment_from_minaris_own_metadata(saved):
     edit(saved, qusac_jax_env=None)
     dataset = datasets.load(ID)
     assert (dataset.env, "arguments" in dataset.env_note) == ("gym:Pendulum-v1", False)
-    spec = gymnasium.spec("Pendulum-v1")
+    spec = copy.deepcopy(gymnasium.spec("Pendulum-v1"))  # it is the registry's own
     spec.kwargs["g"] = 1.62
     edit(saved, eval_env_spec=spec.to_json())
     dataset = datasets.load(ID)
