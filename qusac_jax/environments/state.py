@@ -1,13 +1,10 @@
 """Exact capture and restoration of one environment: physics, task, random numbers, counters.
 
-MuJoCo's own integration state is what a simulator needs to continue bit by bit. Around it lie
-model fields that tasks change at resets (targets, terrain), quantities that some tasks read before
-the next simulation step (body positions), the plain attributes of the Python objects (wrappers,
-task, and environment), and the random generators of their spaces. What lies elsewhere is not saved;
-`continuation` finds out whether anything does.
+Around the simulator's state, see `physics`, lie the plain attributes of the Python objects
+(wrappers, task, and environment), and the random generators of their spaces. What lies elsewhere is
+not saved; `continuation` finds out whether anything does.
 """
 
-import importlib
 import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,120 +13,16 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from qusac_jax.environments import encoding, space_generators
+from qusac_jax.environments import encoding, physics, space_generators
 from qusac_jax.environments.action_cost import FaultyEnvironmentError
 from qusac_jax.environments.make import make
 
-mujoco: Any = importlib.import_module("mujoco")  # compiled, without type information
-
-# What the suite's tasks change in the model from episode to episode or draw when they are built.
-MODEL_FIELDS = (
-    "body_pos",
-    "body_quat",
-    "dof_damping",
-    "geom_pos",
-    "geom_quat",
-    "geom_rgba",
-    "geom_size",
-    "hfield_data",
-    "jnt_stiffness",
-    "light_pos",
-    "mat_rgba",
-    "site_pos",
-    "site_rgba",
-    "site_size",
-    "wrap_prm",
-)
-# What users draw anew, to train for more than one robot. Saved behind the others, as checkpoints of
-# before do not have them.
-RANDOMIZED_FIELDS = (
-    "actuator_acc0",
-    "actuator_biasprm",
-    "actuator_ctrlrange",
-    "actuator_dynprm",
-    "actuator_forcerange",
-    "actuator_gainprm",
-    "actuator_gear",
-    "actuator_length0",
-    "body_gravcomp",
-    "body_inertia",
-    "body_invweight0",
-    "body_ipos",
-    "body_iquat",
-    "body_mass",
-    "body_subtreemass",
-    "dof_M0",
-    "dof_armature",
-    "dof_frictionloss",
-    "dof_invweight0",
-    "dof_solimp",
-    "dof_solref",
-    "eq_data",
-    "geom_friction",
-    "geom_gap",
-    "geom_margin",
-    "geom_rbound",
-    "geom_solimp",
-    "geom_solmix",
-    "geom_solref",
-    "jnt_axis",
-    "jnt_margin",
-    "jnt_pos",
-    "jnt_range",
-    "jnt_solimp",
-    "jnt_solref",
-    "pair_friction",
-    "pair_gap",
-    "pair_margin",
-    "pair_solimp",
-    "pair_solref",
-    "qpos0",
-    "qpos_spring",
-    "tendon_damping",
-    "tendon_frictionloss",
-    "tendon_invweight0",
-    "tendon_length0",
-    "tendon_lengthspring",
-    "tendon_range",
-    "tendon_stiffness",
-)
-OPTIONS = ("density", "gravity", "magnetic", "timestep", "viscosity", "wind")
-# Derived from the state, but as of an earlier point in time: Gymnasium's tasks read positions that
-# belong to the last simulation step but one (Ant's xpos) before they step again.
-DERIVED_FIELDS = (
-    "act_dot",
-    "actuator_force",
-    "cacc",
-    "cfrc_ext",
-    "cfrc_int",
-    "cinert",
-    "cvel",
-    "geom_xmat",
-    "geom_xpos",
-    "qacc",
-    "qfrc_actuator",
-    "qfrc_constraint",
-    "qfrc_passive",
-    "sensordata",
-    "site_xmat",
-    "site_xpos",
-    "subtree_angmom",
-    "subtree_com",
-    "subtree_linvel",
-    "xanchor",
-    "xaxis",
-    "ximat",
-    "xipos",
-    "xmat",
-    "xpos",
-    "xquat",
-)
 # Objects that carry no state of an episode, or none that this module does not save otherwise.
 _CONSTANT_TYPES = (
     gymnasium.Space,
     EnvSpec,
-    mujoco.MjModel,
-    mujoco.MjData,
+    physics.mujoco.MjModel,
+    physics.mujoco.MjData,
     type,
     types.BuiltinFunctionType,
     types.FunctionType,
@@ -142,7 +35,6 @@ _CONSTANT_ATTRIBUTES = frozenset(
 _SPACE = "space "  # before the names of spaces among those of attributes
 _FIRST_STEPS = 16  # by which an environment has all that it keeps
 _FRAME = 8  # bytes before the Python state, for its length
-_INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
 
 class Captured(NamedTuple):
@@ -176,20 +68,11 @@ def capture(env: gymnasium.Env) -> Captured:
                     "let its episodes begin anew (--resume_env=restart)"
                 ) from error
         attributes.append(plain)
-    mujoco_pair = _mujoco_pair(env)
-    if mujoco_pair is None:
-        physics = model_fields = np.zeros(0)
-    else:
-        model, data = mujoco_pair
-        integration = np.empty(mujoco.mj_stateSize(model, _INTEGRATION))
-        mujoco.mj_getState(model, data, integration, _INTEGRATION)
-        physics = np.concatenate([integration, _gather(data, DERIVED_FIELDS)])
-        model_fields = np.concatenate(
-            [_gather(model, (*MODEL_FIELDS, *RANDOMIZED_FIELDS)), _gather(model.opt, OPTIONS)]
-        )
+    pair = _mujoco_pair(env)
+    bits = physics.capture(*pair) if pair else (np.zeros(0), np.zeros(0))
     # The values in `attributes` are encoded already; a list of dicts of them is plain JSON.
     python = encoding.to_json({"name": _name(env), "layers": attributes})
-    return Captured(physics, model_fields, python)
+    return Captured(*bits, python)
 
 
 def restore(env: gymnasium.Env, captured: Captured) -> None:
@@ -211,53 +94,20 @@ def restore(env: gymnasium.Env, captured: Captured) -> None:
     for layer, saved in zip(current, attributes, strict=True):
         for key, value in saved.items():
             _assign(layer, key, value, decoder)
-    mujoco_pair = _mujoco_pair(env)
-    if mujoco_pair is not None:
-        model, data = mujoco_pair
-        _set_model(model, captured.model)
-        size = mujoco.mj_stateSize(model, _INTEGRATION)
-        mujoco.mj_setState(model, data, captured.physics[:size], _INTEGRATION)
-        # dm_control steps with what depends on positions and velocities already computed.
-        mujoco.mj_step1(model, data)
-        _scatter(data, DERIVED_FIELDS, captured.physics[size:])
+    if pair := _mujoco_pair(env):
+        physics.restore(*pair, captured.physics, captured.model)
 
 
 def sizes(env: gymnasium.Env) -> tuple[int, tuple[int, ...]]:
     """Length P of `Captured.physics` and those that `Captured.model` may have, Q the last."""
-    mujoco_pair = _mujoco_pair(env)
-    if mujoco_pair is None:
-        return 0, (0,)
-    model, data = mujoco_pair
-    integration = mujoco.mj_stateSize(model, _INTEGRATION)
-    earlier = _length(model, MODEL_FIELDS)
-    today = earlier + _length(model, RANDOMIZED_FIELDS) + _length(model.opt, OPTIONS)
-    return integration + _length(data, DERIVED_FIELDS), (earlier, today)
+    pair = _mujoco_pair(env)
+    return physics.sizes(*pair) if pair else (0, (0,))
 
 
 def unsaved_model(env: gymnasium.Env) -> dict[str, bytes]:
-    """What `capture` does not save of MuJoCo's model, as bits by name.
-
-    Without cameras and lights, which move along with other fields and concern pictures alone.
-    """
-    mujoco_pair = _mujoco_pair(env)
-    if mujoco_pair is None:
-        return {}
-    model = mujoco_pair[0]
-    left_out = {*MODEL_FIELDS, *RANDOMIZED_FIELDS, *OPTIONS}
-    names = [
-        name
-        for name in dir(model)
-        if name not in left_out and not name.startswith(("_", "cam_", "light_"))
-    ]
-    values = {name: getattr(model, name) for name in names}
-    arrays = {name: x.tobytes() for name, x in values.items() if isinstance(x, np.ndarray)}
-    options = [name for name in dir(model.opt) if name not in left_out and name[0] != "_"]
-    values = {f"opt.{name}": getattr(model.opt, name) for name in options}
-    return arrays | {
-        name: np.asarray(x).tobytes()
-        for name, x in values.items()
-        if isinstance(x, int | float | np.ndarray)
-    }
+    """What `capture` does not save of MuJoCo's model, see `physics.unsaved`."""
+    pair = _mujoco_pair(env)
+    return physics.unsaved(pair[0]) if pair else {}
 
 
 def capacity(name: str) -> int:
@@ -363,7 +213,7 @@ def _mujoco_pair(env: gymnasium.Env) -> tuple[Any, Any] | None:
         return control.physics.model.ptr, control.physics.data.ptr
     attributes = vars(env.unwrapped)
     model, data = attributes.get("model"), attributes.get("data")
-    if isinstance(model, mujoco.MjModel) and isinstance(data, mujoco.MjData):
+    if isinstance(model, physics.mujoco.MjModel) and isinstance(data, physics.mujoco.MjData):
         return model, data
     return None
 
@@ -403,32 +253,6 @@ def _assign(layer: Any, key: str, encoded: Any, decoder: encoding.Decoder) -> No
     value = decoder.decode(encoded, current)
     if key not in vars(layer) or value is not current:
         vars(layer)[key] = value
-
-
-def _gather(source: Any, fields: tuple[str, ...]) -> np.ndarray:
-    return np.concatenate([np.ravel(getattr(source, field)) for field in fields], dtype=np.float64)
-
-
-def _scatter(target: Any, fields: tuple[str, ...], values: np.ndarray) -> np.ndarray:
-    """Sets the fields; returns the values that are left."""
-    for field in fields:
-        now = getattr(target, field)
-        own, values = np.split(values, [np.size(now)])
-        if isinstance(now, np.ndarray):
-            now[...] = own.reshape(now.shape)
-        else:
-            setattr(target, field, float(own[0]))
-    return values
-
-
-def _set_model(model: Any, values: np.ndarray) -> None:
-    left = _scatter(model, MODEL_FIELDS, values)
-    if left.size:  # there are none in checkpoints of earlier versions
-        _scatter(model.opt, OPTIONS, _scatter(model, RANDOMIZED_FIELDS, left))
-
-
-def _length(source: Any, fields: tuple[str, ...]) -> int:
-    return sum(np.size(getattr(source, field)) for field in fields)
 
 
 def _name(env: gymnasium.Env) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qusac_jax import environments
-from qusac_jax.environments import encoding, state
+from qusac_jax.environments import encoding, physics
 from tests.environments import hidden_state
 
 
@@ -157,7 +157,7 @@ def test_a_state_of_before_more_of_the_model_was_saved_is_taken():
     env.reset()
     saved = env.state()
     model = env._envs[0].unwrapped.model
-    earlier = sum(getattr(model, name).size for name in state.MODEL_FIELDS)
+    earlier = sum(getattr(model, name).size for name in physics.MODEL_FIELDS)
     old = {**saved, "model": saved["model"][:, :earlier]}
     other = environments.VectorEnvironment("gym:HalfCheetah-v5", [1])
     other.set_state(old)
