@@ -20,8 +20,11 @@ BATCH = 16
 
 
 def initial(config):
-    init = functools.partial(agent.init, config=config, task=TASK)
-    return jax.jit(init)(jax.random.key(0))
+    """An agent whose target networks have weights of their own."""
+    init = jax.jit(functools.partial(agent.init, config=config, task=TASK))
+    state, other = init(jax.random.key(0)), init(jax.random.key(1)).learner
+    targets = {"target_critic": other.critic, "target_unet": other.unet}
+    return state._replace(learner=state.learner._replace(**targets))
 
 
 def batches(key, *leading):
@@ -61,16 +64,27 @@ def copied(state, config):
     """The PyTorch learner with the weights of a JAX one."""
     start = state.learner
     members = range(config.num_members if config.method in ("pombu", "exact_ube") else 0)
-    return torch_agent.Learner(
+    groups, critics = range(config.num_groups), range(config.num_critics)
+    learner = torch_agent.Learner(
         config,
         actor=layers(start.actor),
-        critics=[
-            [layers(start.critic, i, j) for j in range(config.num_critics)]
-            for i in range(config.num_groups)
-        ],
+        critics=[[layers(start.critic, i, j) for j in critics] for i in groups],
         unet=layers(start.unet) if config.uses_unet else None,
         dynamics=[layers(state.dynamics.params, i) for i in members],
     )
+    targets = [
+        (learner.target_critics[i][j], layers(start.target_critic, i, j))
+        for i in groups
+        for j in critics
+    ]
+    if config.uses_unet:
+        targets.append((learner.target_unet, layers(start.target_unet)))
+    with torch.no_grad():
+        for network, weights in targets:
+            for layer, given in zip(network, weights, strict=True):
+                for old, new in zip(layer, given, strict=True):
+                    old.copy_(new)
+    return learner
 
 
 def config_of(name):

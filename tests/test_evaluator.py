@@ -132,7 +132,7 @@ def test_a_checkpoint_holds_the_evaluation_before_it(make):
 def test_an_error_in_training_loses_no_evaluation(make):
     run = make()
     advance = run._advance
-    before_episodes(run, lambda: time.sleep(0.2))
+    before_episodes(run, lambda: wait_for(run, EVERY + 1 if run.step >= EVERY else 1))
 
     def failing():
         if run.step == EVERY + 1:

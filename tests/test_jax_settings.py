@@ -113,7 +113,8 @@ def test_deterministic_adds_to_the_flags_of_xla():
 
 def test_memory_of_a_gpu_is_taken_at_the_start_unless_told_otherwise(monkeypatch):
     name = "XLA_PYTHON_CLIENT_PREALLOCATE"
-    monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(name, "")  # so that what is there is put back, also where nothing is
+    monkeypatch.delenv(name)
     apply()
     assert os.environ[name] == "true"
     monkeypatch.setenv(name, "false")

@@ -69,6 +69,14 @@ def test_reward_is_known_after_one_almost_noiseless_observation():
     assert updated.concentration[0, 1, 2] > updated.concentration[0, 1, 0]
 
 
+def test_prior_mean_of_rewards_is_where_the_posterior_begins():
+    belief = posterior.init(2, 1, reward_mean=3.0, reward_precision=2.0)
+    np.testing.assert_array_equal(posterior.mean(belief).reward, 3.0)
+    seen = posterior.Transitions([0], [0], [0.0], [1])
+    updated = posterior.update(belief, seen, noise_precision=1.0)
+    np.testing.assert_allclose(updated.reward_mean[:, 0], [2.0, 3.0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("use_table", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_sample_has_the_moments_of_dirichlet_and_normal(use_table):
     rng = np.random.default_rng(1)

@@ -704,6 +704,23 @@ def test_moments_of_one_beta_row_by_hand():
     np.testing.assert_allclose(result.mean_v, [0.5 * 2 / 5, 1.0])
 
 
+def test_moments_of_two_equal_actions_by_hand():
+    # As above, with two actions that are equally likely and independent of each other.
+    concentration = np.zeros((2, 2, 3))
+    concentration[0, :, 1:] = 2.0, 3.0
+    concentration[1, :, 2] = 1.0
+    belief = posterior.init(2, 2, concentration=concentration, dtype=float)
+    belief = belief._replace(
+        reward_mean=jnp.array([[0.0, 0.0], [1.0, 1.0]]), reward_precision=jnp.full((2, 2), 1e30)
+    )
+    result = ube.solve_moments(belief, jnp.full((2, 2), 0.5), 0.5)
+    variance = 2 * 3 / (5**2 * 6)  # of Beta(2, 3)
+    np.testing.assert_allclose(result.local_q[0], variance)
+    np.testing.assert_allclose(result.local_v[0], variance / 2)
+    np.testing.assert_allclose(result.v[0], 0.25 * variance / 2)
+    np.testing.assert_allclose(result.mean_q, [[0.5 * 2 / 5] * 2, [1.0, 1.0]])
+
+
 def test_moments_with_cycles_are_right_in_the_limit_of_much_data():
     rng = np.random.default_rng(8)
     transition, reward = random_ensemble(rng, num_members=1, num_states=4, mass=0.8)

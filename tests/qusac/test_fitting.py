@@ -239,6 +239,23 @@ def test_filling_the_buffer_does_not_recompile():
     assert _fit._cache_size() == before + 1
 
 
+def test_never_trains_on_slots_that_are_empty():
+    # Two buffers that differ in what lies in their empty slots.
+    empty = replay.init(CAPACITY, 2, 1)
+    full_of = lambda value: jax.tree.map(lambda x: jnp.full_like(x, value), empty.data)
+    data = linear_gaussian(jax.random.key(0), 70)
+    params = [
+        fit(
+            fresh(),
+            replay.add(empty._replace(data=full_of(value)), data),
+            jax.random.key(1),
+            max_epochs=2,
+        )[0].params
+        for value in (0, 100)
+    ]
+    chex.assert_trees_all_equal(*params)
+
+
 def test_never_trains_on_what_is_held_out():
     # Held-out slots (0, 20, 40, ...) carry a reward of 100 that training must not see.
     data = linear_gaussian(jax.random.key(0), 400)

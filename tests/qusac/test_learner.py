@@ -13,6 +13,7 @@ from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.task import Transition
+from tests.networks import constant, with_bias
 
 # Temperature near zero and fixed, so that values are those of the plain MDP.
 PROBE = Config(
@@ -241,8 +242,8 @@ def test_a_u_that_is_too_high_is_forgotten_at_the_rate_of_its_target():
         )
         learner = parts_lib.init(jax.random.key(0), config, 1, 1)
         learner.critic["params"]["MLP_0"]["Dense_0"]["kernel"] *= jnp.array([[1.0], [0.0]])
-        learner.unet["params"]["MLP_0"]["Dense_2"]["bias"] = jnp.full(1, 10.0)
-        learner = learner._replace(target_unet=jax.tree.map(jnp.copy, learner.unet))
+        raised = with_bias(learner.unet, 10.0)
+        learner = learner._replace(unet=raised, target_unet=raised)
         learner, _ = train(config, loop, 2_000, learner)
         states, action = (jnp.arange(4) / 4)[:, None], jnp.zeros((4, 1))
         w = losses.group_value(q_values(config, learner, states, action)).var(0, ddof=1)
@@ -263,9 +264,7 @@ def test_targets_of_the_unet_are_capped_at_the_bound(clip_u):
     # A target U-net that stays far too high, about e^12, is only followed without the cap.
     config = dataclasses.replace(PROBE, discount=0.9, clip_u=clip_u, target_rate=1e-9)
     learner = parts_lib.init(jax.random.key(0), config, 1, 1)
-    raised = jax.tree.map(jnp.copy, learner.unet)
-    raised["params"]["MLP_0"]["Dense_2"]["bias"] = jnp.full(1, 12.0)
-    learner = learner._replace(target_unet=raised)
+    learner = learner._replace(target_unet=with_bias(learner.unet, 12.0))
     batch = functools.partial(chain_batch, length=4)
     learner, _ = train(config, batch, 1_500, learner)
     unet = networks.UNet(config.unet_hidden)
@@ -281,19 +280,17 @@ def test_targets_of_the_unet_are_capped_at_the_bound(clip_u):
 @pytest.mark.parametrize("real_ratio", [0.0, 0.25])
 @pytest.mark.parametrize("clip_u", [False, True])
 def test_several_steps_of_the_unet_by_hand(real_ratio, clip_u):
-    # A U-net that says 20 everywhere: its target is what is propagated over n steps plus γ^2n times
-    # 20, and nothing more after an end (n = 0). Of a real transition, the first, nothing is known
-    # but what the critics say now, and they agree.
+    # The target U-net says 20 everywhere: a target is what is propagated over n steps plus γ^2n
+    # times 20, and nothing more after an end (n = 0). Of a real transition, the first, nothing is
+    # known but what the critics say now, and they agree.
     config = dataclasses.replace(
         PROBE, discount=0.9, unet_steps=3, clip_u=clip_u, batch_size=4, real_ratio=real_ratio
     )
     learner = parts_lib.init(jax.random.key(0), config, 1, 1)
-    unet = jax.tree.map(jnp.zeros_like, learner.unet)
-    unet["params"]["MLP_0"]["Dense_2"]["bias"] = jnp.full(1, jnp.log(20.0))
     learner = learner._replace(
-        unet=unet,
-        target_unet=jax.tree.map(jnp.copy, unet),
-        critic=jax.tree.map(jnp.zeros_like, learner.critic),
+        unet=constant(learner.unet, np.log(5.0)),
+        target_unet=constant(learner.target_unet, np.log(20.0)),
+        critic=constant(learner.critic, 0.0),
     )
     batch = jax.tree.map(lambda x: x[:4], chain_batch(jax.random.key(0), length=1_000_000))
     assert not batch.terminated.any()
@@ -312,7 +309,7 @@ def test_several_steps_of_the_unet_by_hand(real_ratio, clip_u):
     if clip_u:
         target = np.minimum(target, 1.2 / 0.19)
     np.testing.assert_allclose(
-        metrics["unet_loss"], np.mean((np.log1p(target) - np.log(21.0)) ** 2), rtol=1e-5
+        metrics["unet_loss"], np.mean((np.log1p(target) - np.log(6.0)) ** 2), rtol=1e-5
     )
     np.testing.assert_allclose(metrics["local_uncertainty"], local.mean(), rtol=1e-5)
     np.testing.assert_allclose(updated.local_max, 1.2)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from qusac_jax.qusac import networks
+from tests.networks import with_bias
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (5, 64), (64, 1), (3, 2)])
@@ -56,8 +57,7 @@ def test_sqrt_u_has_finite_gradients_from_zero_to_overflow():
     observation, action = jnp.ones((4, 3)), jnp.ones((4, 1))
     params = unet.init(jax.random.key(0), observation, action)
     for bias in (-200.0, 0.0, 200.0):
-        moved = jax.tree.map(lambda x: x, params)
-        moved["params"]["MLP_0"]["Dense_1"]["bias"] = jnp.full(1, bias)
+        moved = with_bias(params, bias)
 
         def std(action, moved=moved):
             log_u = networks.apply(unet, moved, observation, action)
@@ -84,8 +84,7 @@ def test_log_prob_matches_the_change_of_variables():
 def test_saturated_actions_have_finite_log_prob_and_gradient():
     actor = networks.Actor((8,), 1)
     observation = jnp.ones((6, 3))
-    params = actor.init(jax.random.key(0), observation)
-    params["params"]["MLP_0"]["Dense_1"]["bias"] = jnp.array([50.0, 0.0])
+    params = with_bias(actor.init(jax.random.key(0), observation), [50.0, 0.0])
 
     def objective(params):
         action, log_prob = networks.sample_action(actor, params, observation, jax.random.key(1))

@@ -9,6 +9,7 @@ from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import multistep, replay, rollouts, starts
 from qusac_jax.qusac.dynamics_network import DynamicsNetwork
 from qusac_jax.task import Transition
+from tests.networks import constant
 
 N = 3
 MODEL = DynamicsNetwork((4,), observation_size=1, num_members=N)
@@ -17,9 +18,7 @@ MODEL = DynamicsNetwork((4,), observation_size=1, num_members=N)
 def counting_dynamics():
     """Member i adds 10^i to the state, without noise; the reward is i + 1."""
     dynamics = dynamics_lib.init(MODEL, jax.random.key(0), action_size=1, learning_rate=1e-3)
-    params = jax.tree.map(jnp.zeros_like, dynamics.params)
-    bias = jnp.array([[10.0**i, i + 1.0, 0.0, 0.0] for i in range(N)])
-    params["params"]["MLP_0"]["Dense_1"]["bias"] = bias
+    params = constant(dynamics.params, [[10.0**i, i + 1.0, 0.0, 0.0] for i in range(N)])
     return dynamics._replace(params=params, noise_scale=jnp.zeros((N, 2)))
 
 
@@ -58,6 +57,44 @@ def test_consistent_rollouts_stay_with_their_member():
     # What a step leads to is what the next one starts from.
     np.testing.assert_array_equal(transitions.observation[1:], transitions.next_observation[:-1])
     assert mask.all()
+
+
+@pytest.mark.parametrize("randomize_members", [False, True])
+def test_every_prediction_has_noise_of_its_own(randomize_members):
+    # As many standard deviations for the state and the reward of each member as it expects.
+    scale = jnp.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
+    dynamics = counting_dynamics()._replace(noise_scale=scale)
+    start = jnp.zeros((N, 4_000, 1))
+    transitions, _ = roll(
+        never, start, length=2, randomize_members=randomize_members, dynamics=dynamics
+    )
+    _, std = dynamics_lib.predict(MODEL, dynamics, start, start)
+    added = np.asarray(transitions.next_observation - transitions.observation)[..., 0]
+    member = np.abs(added[..., None] - 10.0 ** np.arange(N)).argmin(-1)  # [2, N, 4000]
+    std = np.asarray(std)[:, 0][member]  # of the state and the reward
+    state = (added - 10.0**member) / std[..., 0]
+    reward = (np.asarray(transitions.reward) - (member + 1.0)) / std[..., 1]
+    for noise in (state, reward):
+        for i in range(N):
+            np.testing.assert_allclose(noise[member == i].std(), 1.0, rtol=0.06)
+    drawn = np.stack([state[0], state[1], reward[0], reward[1]]).reshape(4, -1)
+    np.testing.assert_allclose(np.corrcoef(drawn), np.eye(4), atol=0.05)
+    # Nor do members share their noise.
+    np.testing.assert_allclose(np.corrcoef(state[0]), np.eye(N), atol=0.08)
+
+
+def test_every_action_of_a_rollout_is_drawn_anew():
+    transitions, _ = rollouts.rollout(
+        MODEL,
+        counting_dynamics(),
+        lambda observation, key: jax.random.uniform(key, observation.shape),
+        never,
+        jnp.zeros((N, 5, 1)),
+        jax.random.key(0),
+        length=3,
+        randomize_members=False,
+    )
+    assert len(np.unique(transitions.action)) == transitions.action.size == 3 * N * 5
 
 
 @pytest.mark.parametrize("randomize_members", [False, True])
@@ -163,6 +200,29 @@ def test_chunks_cover_the_rollouts_and_deal_evenly(num_rollouts):
     assert size % N == 0
     assert size < rollouts.CHUNK + N
     assert num_rollouts <= chunks * size < num_rollouts + chunks * N
+
+
+def test_chunks_of_rollouts_differ(monkeypatch):
+    monkeypatch.setattr(rollouts, "CHUNK", 6)
+    states = jnp.arange(1_000.0)[:, None]
+    real = replay.full(Transition(states, states, states[:, 0], states, jnp.zeros(1_000, bool)))
+    model_data, _ = rollouts.refill(
+        MODEL,
+        counting_dynamics(),
+        policy,
+        never,
+        starts.uniform(real),
+        replay.init(12, 1, 1),
+        None,
+        jax.random.key(0),
+        num_rollouts=12,
+        length=1,
+        critic_steps=1,
+        discount=0.9,
+    )
+    assert int(model_data.size) == 12
+    first, second = np.asarray(model_data.data.observation).reshape(2, 6)
+    assert set(first) != set(second)
 
 
 def test_refill_writes_no_transition_after_termination():

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from qusac_jax.qusac import uncertainty
 
@@ -10,6 +11,22 @@ from qusac_jax.qusac import uncertainty
 def test_variance_divides_by_members_less_one():
     # Values 0, 2, 4: mean 2, squared deviations 4 + 0 + 4, over 3 - 1.
     np.testing.assert_allclose(uncertainty.ensemble_var(jnp.array([[0.0], [2.0], [4.0]])), [4.0])
+
+
+@pytest.mark.parametrize(
+    ("method", "propagated"),
+    [("upper_bound", 0.25 * 8.0), ("pombu", 2.0 + 0.25 * 8.0), ("exact_ube", 2.0 + 0.25 * 6.0)],
+)
+def test_what_is_propagated_by_hand(method, propagated):
+    # Two members, whose critics say -2 and 2, a variance of 8, and who expect rewards of 0 and 2, a
+    # variance of 2. Their next states are worth 0 and 4, again 8. At two actions there one critic
+    # says 1 more and 1 less than that, the other 1 less and 1 more: a gap of 2.
+    worth = jnp.array([0.0, 4.0])[None, :, None, None]  # [N, N, J, B]
+    own = jnp.array([[1.0, -1.0], [-1.0, 1.0]])[:, None, :, None]
+    values = uncertainty.Values(
+        q=jnp.array([[-2.0], [2.0]]), reward=jnp.array([[0.0], [2.0]]), next_q=worth + own
+    )
+    np.testing.assert_allclose(uncertainty.METHODS[method].local(values, 0.5), [propagated])
 
 
 def test_one_member_is_never_uncertain():

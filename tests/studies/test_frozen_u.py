@@ -12,6 +12,7 @@ from experiments.saved_run import SavedRun
 from experiments.studies import frozen_u
 from qusac_jax.qusac import agent, presets
 from qusac_jax.task import Task
+from tests.networks import constant
 from tests.sizes import small
 
 
@@ -22,16 +23,12 @@ def test_U_of_rollouts_is_what_is_propagated_along_them():
     config = dataclasses.replace(config, method="disagreement")
     task = Task(2, 1, lambda o, a, following: following[..., 0] > 10.5)
     state = agent.init(jax.random.key(0), config=config, task=task)
-    params = jax.tree.map(jnp.zeros_like, state.dynamics.params)
-    layers = params["params"]["MLP_0"]
-    last = layers[max(layers)]
-    last["bias"] = last["bias"].at[:, :2].set(jnp.arange(3.0)[:, None])
-    unet = jax.tree.map(jnp.zeros_like, state.learner.unet)
-    layers = unet["params"]["MLP_0"]
-    layers[max(layers)]["bias"] = jnp.full(1, jnp.log(3.0))
+    params = constant(
+        state.dynamics.params, jnp.zeros((3, 6)).at[:, :2].set(jnp.arange(3.0)[:, None])
+    )
     state = state._replace(
         dynamics=state.dynamics._replace(params=params, noise_scale=jnp.zeros((3, 3))),
-        learner=state.learner._replace(unet=unet),
+        learner=state.learner._replace(unet=constant(state.learner.unet, np.log(3.0))),
     )
     begin = jnp.array([[-1e3, 0.0], [10.0, 0.0]])
     said, met, local = jax.jit(frozen_u.compare, static_argnames=("config", "task", "copies"))(

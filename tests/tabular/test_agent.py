@@ -93,6 +93,18 @@ def test_moments_are_the_closed_form(monkeypatch, discount, belief, max_iteratio
     np.testing.assert_allclose(ours.variance, expected.q, rtol=1e-4)
 
 
+def test_uncertainty_reward_of_moments_is_discounted_twice():
+    belief, policy = some_belief(), some_policy()
+    config = agent.Config(method="moments", discount=0.5)
+    evaluation = agent.evaluate(belief, policy, jax.random.key(1), config=config)
+    expected = ube.solve_moments(belief, jax.nn.one_hot(policy, NUM_ACTIONS), 0.5)
+    np.testing.assert_allclose(
+        evaluation.uncertainty_reward,
+        1 / belief.reward_precision + 0.5**2 * expected.local_q,
+        rtol=1e-3,
+    )
+
+
 def test_deterministic_problems_with_an_even_prior_need_no_products():
     likely = _likely_paths.likeliest(posterior.mean(deterministic_belief()).transition)
     assert _likely_paths.is_rounding(jnp.max(likely.unexplained))
