@@ -169,9 +169,11 @@ def table(scores: Scores) -> str:
     columns = {"return": scores.returns, "without action cost": scores.task_returns}
     if scores.scores is not None:
         columns["score in %"] = scores.scores
+    count = scores.returns.shape[1]
     lines = [
-        f"{scores.env}, step {scores.step}: {scores.returns.shape[1]} episodes per seed"
-        f"{' with sampled actions' * scores.is_sampled}, mean with 95 % interval",
+        f"{scores.env}, step {scores.step}: {count} episode{'s' * (count > 1)} per seed"
+        f"{' with sampled actions' * scores.is_sampled}"
+        f"{', mean with 95 % interval' * (count > 1)}",
         f"| seed | {' | '.join(columns)} | least | largest return |",
         f"| --- |{' ---: |' * (len(columns) + 2)}",
     ]

@@ -142,13 +142,20 @@ def curve_styles(
         styles[curve.env, curve.label] = CurveStyle(curve.name, color, style.letter(place), line)
     if not names:
         return styles, {}
-    spelled = ["   ".join(commonest.values()), *("a, but " + "   ".join(w) for w in ordered[1:])]
-    return styles, {style.letter(i): _wrapped(text) for i, text in enumerate(spelled)}
+    spelled = [list(commonest.values()), *([f"a, but {w[0]}", *w[1:]] for w in ordered[1:])]
+    return styles, {style.letter(i): _wrapped(words) for i, words in enumerate(spelled)}
 
 
-def _wrapped(text: str) -> str:
-    lines = textwrap.wrap(style.text(text, longest=4 * _SPELLED), _SPELLED)
-    return "\n".join(lines)
+def _wrapped(words: Sequence[str]) -> str:
+    """Settings as lines of a legend; what there is no room for is counted."""
+    shown: list[str] = []
+    for word in words:
+        if len("   ".join([*shown, word])) > 4 * _SPELLED and shown:
+            break
+        shown.append(style.text(word, longest=_SPELLED))
+    more = len(words) - len(shown)
+    text = "   ".join([*shown, *[f"and {more} more"] * bool(more)])
+    return "\n".join(textwrap.wrap(text, _SPELLED))
 
 
 def _summaries(

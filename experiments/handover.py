@@ -94,6 +94,15 @@ def resumed(own: qusac.Config, values: dict[str, Any], given: Collection[str]) -
     return values | kept | {"replay_capacity": own.replay_capacity}
 
 
+def check_is_offline(path: pathlib.Path) -> None:
+    """Raises `ValueError` if a run, that of `path`, did not learn from a dataset."""
+    if not files.read_json(path / "config.json", REMEDY).get("dataset"):
+        raise ValueError(
+            f"init_from: {path} is no offline run, its config.json names no dataset; to go on with "
+            "an online run, pass its --workdir and a larger --num_steps"
+        )
+
+
 def check_sizes(path: pathlib.Path, spec: environments.Spec) -> None:
     """Raises `ValueError` if an environment has other sizes than that of an offline run.
 

@@ -69,6 +69,7 @@ def run(options: Any) -> int | None:
         change = functools.partial(handover.resumed, own)
     elif source is not None:
         offline = config_file.of_run(source, argument="init_from", remedy=handover.REMEDY)
+        handover.check_is_offline(source)
         change = functools.partial(handover.continued, offline)
     config = run_flags.read_config(options, change=change)
     environments.check_name(options.env)

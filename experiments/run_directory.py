@@ -136,9 +136,10 @@ class RunDirectory:
             ValueError: if metrics.csv is shorter than it was then.
         """
         if self.metrics_size() < metrics_size:
+            there = f"has {self.metrics_size()} bytes" if self._metrics.exists() else "is missing"
             raise ValueError(
-                f"{self._metrics} has {self.metrics_size()} bytes, fewer than the {metrics_size} "
-                "it had when the checkpoint was saved; restore it, or start in another workdir"
+                f"{self._metrics} {there}, and had {metrics_size} bytes when the checkpoint was "
+                "saved; restore it, or start in another workdir"
             )
         if self._metrics.exists():
             os.truncate(self._metrics, metrics_size)

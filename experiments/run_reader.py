@@ -81,6 +81,13 @@ def read_runs(
         )
     for problem in problems:
         warn(problem)
+    for env in sorted({curve.env for curve in curves}):
+        kinds = {"dataset" in curve.settings for curve in curves if curve.env == env}
+        if x == "step" and len(kinds) > 1:
+            warn(
+                f"runs: of {env} some are offline, whose steps are gradient updates, and some "
+                "online, whose steps are those of the environment; draw them apart"
+            )
     return _without_repeats(_told_apart(curves))
 
 
@@ -120,6 +127,8 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
     env, name = plain(str(config["env"])), plain(_name(config["preset"], config["method"]))
     columns = read_columns(path / "metrics.csv", {x, y, *_REQUIRED_COLUMNS})
     seeds = columns["seed"]
+    if problem := what_is_missing(path, columns):
+        warn(f"runs: {problem}")
     if not np.all(np.isfinite(seeds) & (seeds == np.round(seeds)) & (np.abs(seeds) < 2**53)):
         what = f"{path / 'metrics.csv'} has seeds that are no integers"
         raise ValueError(f"{what}; the file is damaged, leave this run out")
@@ -155,6 +164,35 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
             )
         )
     return curves
+
+
+def what_is_missing(path: pathlib.Path, columns: Mapping[str, np.ndarray] | None = None) -> str:
+    """What metrics.csv of a run lacks that was done once, in words; empty if it lacks nothing.
+
+    Args:
+        path: its directory.
+        columns: of metrics.csv, `step` and `seed`, if they have been read.
+
+    Raises:
+        ValueError: if a file cannot be read.
+    """
+    if not (path / "summary.json").is_file():
+        return ""
+    summary = read_json(path / "summary.json")
+    done, seeds = summary.get("steps"), summary.get("seeds")
+    if not isinstance(done, int) or not isinstance(seeds, list):
+        return ""
+    if columns is None:
+        columns = read_columns(path / "metrics.csv", _REQUIRED_COLUMNS)
+    there = {seed: columns["step"][columns["seed"] == seed] for seed in seeds}
+    ends = {seed: int(np.nanmax(steps, initial=0)) for seed, steps in there.items()}
+    seed = min(ends, key=lambda seed: ends[seed], default=None)
+    if seed is None or ends[seed] >= done:
+        return ""
+    return (
+        f"{path / 'metrics.csv'} ends at step {ends[seed]} of seed {seed}, and summary.json says "
+        f"{done}; the file is damaged, put it back"
+    )
 
 
 def _last_evaluation(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> int:
@@ -212,11 +250,18 @@ def _told_apart(curves: list[Curve]) -> list[Curve]:
 def _without_repeats(curves: list[Curve]) -> list[Curve]:
     kept: dict[tuple[str, str, int], Curve] = {}
     for curve in curves:
-        first = kept.setdefault((curve.env, curve.label, curve.seed), curve)
+        key = (curve.env, curve.label, curve.seed)
+        first = kept.setdefault(key, curve)
         if first is not curve:
+            # Of a run and its unfinished copy, the finished one counts.
+            longer, shorter = (
+                (curve, first) if curve.final_step > first.final_step else (first, curve)
+            )
+            kept[key] = longer
             warn(
-                f"runs: seed {curve.seed} of {curve.env} {curve.label} is in {first.run} "
-                f"and {curve.run}; the latter is left out"
+                f"runs: seed {curve.seed} of {curve.env} {curve.label} is in {longer.run} (step "
+                f"{longer.final_step}) and {shorter.run} ({shorter.final_step}); the latter is "
+                "left out"
             )
     return list(kept.values())
 

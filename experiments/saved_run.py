@@ -53,7 +53,9 @@ class SavedRun:
         self.spec = environments.spec(about["env"], about.get("action_cost"))
         self.task = program.task_of(about.get("termination"), self.spec, self.config)
         self.seeds = list(range(about["seed"], about["seed"] + about["num_seeds"]))
-        self._checkpointer = Checkpointer(self.path / "checkpoints")
+        self._checkpointer = Checkpointer(
+            self.path / "checkpoints", remedy="name another of the run's checkpoints"
+        )
 
     @property
     def reference(self) -> datasets.ScoreReference | None:
@@ -78,7 +80,9 @@ class SavedRun:
         """The step itself, of None the last one; raises `ValueError` if it has no checkpoint."""
         steps = self.checkpoints()
         if not steps:
-            raise ValueError(f"run {str(self.path)!r} has no checkpoint yet; wait for its first")
+            raise ValueError(
+                f"run {str(self.path)!r} has no checkpoint; wait for its first, or put them back"
+            )
         if step is not None and step not in steps:
             raise ValueError(f"step must be one of {steps}, the run's checkpoints, got {step}")
         return steps[-1] if step is None else step

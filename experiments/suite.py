@@ -78,7 +78,7 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
     if options.report:
         of_runs = [f"--{name}" for name in _OF_RUNS if options[name].present]
         if unread := [*of_runs, *passed_on]:
-            raise ValueError(f"--report runs nothing, so {unread[0]} has no meaning; drop it")
+            raise ValueError(f"--report runs nothing; leave out {', '.join(unread)}")
         if not runs.is_dir():
             raise ValueError(f"workdir {options.workdir!r} holds no suite; name the one of a suite")
         return _report(runs, jobs, workdir, [])

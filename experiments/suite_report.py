@@ -109,9 +109,13 @@ def find_unfinished(
             if steps is None and config.is_file():
                 steps = files.read_count(config, "num_steps", "leave this run out")
             if steps is not None and done_steps(runs / name) >= steps:
-                continue
+                error = run_reader.what_is_missing(runs / name)
+                if not error:
+                    continue
         except ValueError as problem:
             error = f"{problem}"
+        if not error and not (runs / name).exists() and not (jobs / name).exists():
+            error = "not begun"
         reason = error or f"no error written; stopped, killed or still running ({jobs / name})"
         found.append(Unfinished(name, steps, reason))
     return found
@@ -169,6 +173,13 @@ def _table(
                 f"| {env} | {label} | {len(curves)} | {end:.0f} | {mean} | "
                 f"{iqm.get(env, {}).get(label, '-')} | {theirs} |"
             )
+    counts = [len(curve.x) for one in grouped.values() for each in one.values() for curve in each]
+    if min(counts) < _EVALUATIONS:
+        lines += [
+            "",
+            f"Of runs with fewer than {_EVALUATIONS} evaluations all count, the one before "
+            "training, too.",
+        ]
     return "\n".join(lines)
 
 

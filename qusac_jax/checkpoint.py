@@ -34,16 +34,23 @@ class Restored(NamedTuple):
     metadata: dict[str, Any]  # whatever JSON can hold
 
 
+_REMEDY = "use an older checkpoint (--resume=latest_good), or another workdir"
+
+
 class Checkpointer:
     """Numbered checkpoints in one directory, the oldest deleted first."""
 
-    def __init__(self, directory: str | pathlib.Path, *, max_to_keep: int = 2):
+    def __init__(
+        self, directory: str | pathlib.Path, *, max_to_keep: int = 2, remedy: str = _REMEDY
+    ):
         """Opens the directory; it is created at the first save.
 
         Args:
             directory: of this run's checkpoints.
             max_to_keep: how many complete checkpoints stay.
+            remedy: what to do about a damaged one, for the message.
         """
+        self._remedy = remedy
         self._directory = pathlib.Path(directory).expanduser().absolute()
         self._max_to_keep = max_to_keep
         self._manager: ocp.CheckpointManager | None = None
@@ -168,14 +175,13 @@ class Checkpointer:
         return self._read_parts(step, known | parts)
 
     def _read_parts(self, step: int, parts: dict[str, Any]) -> Any:
-        _verify(self._directory / str(step))
+        _verify(self._directory / str(step), self._remedy)
         try:
             return self._open().restore(step, args=ocp.args.Composite(**parts))
         except Exception as error:  # Orbax and TensorStore raise many types for damaged files.
             raise CheckpointError(
                 f"checkpoint {step} in {self._directory} is damaged or belongs to another program: "
-                f"{first_line(error)}. Nothing was changed; use an older checkpoint "
-                f"(--resume=latest_good), or another workdir"
+                f"{first_line(error)}. Nothing was changed; {self._remedy}"
             ) from error
 
     def restore_latest_good(self, device: PyTree, host: PyTree) -> Restored:
@@ -238,7 +244,7 @@ def without_reports() -> Iterator[None]:
         logger.removeFilter(keep)
 
 
-def _verify(directory: pathlib.Path) -> None:
+def _verify(directory: pathlib.Path, remedy: str) -> None:
     """Raises `CheckpointError` if a file of the checkpoint is not what was written."""
     if not _checksums.is_there(directory):  # killed between Orbax's rename and ours: data complete
         return
@@ -249,8 +255,7 @@ def _verify(directory: pathlib.Path) -> None:
     if wrong:
         raise CheckpointError(
             f"checkpoint {directory} is damaged: {', '.join(wrong[:3])} changed, was truncated or "
-            "is missing. Nothing was changed; use an older checkpoint (--resume=latest_good), or "
-            "another workdir"
+            f"is missing. Nothing was changed; {remedy}"
         )
 
 

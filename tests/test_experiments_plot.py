@@ -58,6 +58,49 @@ def test_groups_by_preset_or_method_over_directories(tmp_path):
     assert [curve.seed for curve in grouped["pendulum"]["upper_bound"]] == [0, 1]
 
 
+def test_a_run_and_its_unfinished_copy_are_the_run(tmp_path, capsys):
+    copy = write_run(tmp_path / "copy", "pendulum", "pombu", rows_for([0], [1.0], (0, 50, 100)))
+    run = write_run(tmp_path / "run", "pendulum", "pombu", rows_for([0], [1.0]))
+    for order in ([copy, run], [run, copy]):
+        (curve,) = run_reader.read_runs(order)
+        assert curve.run == run
+        assert f"{run} (step 200) and {copy} (100)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seeds", "missing"), [([0, 1], False), ([0, 1, 2], True), (["0"], True), ("0", False)]
+)
+def test_what_a_finished_run_has_lost_is_named(tmp_path, capsys, seeds, missing):
+    run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0, 1], [1.0, 2.0]))
+    (run / "summary.json").write_text(json.dumps({"steps": 200, "seeds": seeds}))
+    run_reader.read_runs([run])
+    assert ("metrics.csv ends at step 0 of seed" in capsys.readouterr().err) == missing
+    (run / "summary.json").write_text(json.dumps({"steps": 300, "seeds": [0, 1]}))
+    run_reader.read_runs([run])
+    assert "ends at step 200 of seed 0, and summary.json says 300" in capsys.readouterr().err
+
+
+def test_steps_of_two_kinds_are_not_one_axis(tmp_path, capsys):
+    online = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [1.0]))
+    offline = write_run(tmp_path / "b", "pendulum", "mopo", rows_for([0], [1.0]))
+    config = json.loads((offline / "config.json").read_text())
+    config["dataset"] = {"dataset": "d", "sha256": "0123456789"}
+    (offline / "config.json").write_text(json.dumps(config))
+    for runs, is_mixed in (([online, offline], True), ([offline], False), ([online], False)):
+        run_reader.read_runs(runs)
+        assert ("gradient updates" in capsys.readouterr().err) == is_mixed
+
+
+def test_settings_that_have_no_room_are_counted():
+    words = [f"hyperparameter_{i}={i}" for i in range(40)]
+    text = figures._wrapped(words)
+    shown = [word for word in words if word in text.split()]
+    assert shown == words[: len(shown)]
+    assert text.replace("\n", " ").endswith(f"and {40 - len(shown)} more")
+    assert len(shown) > 8
+    assert "more" not in figures._wrapped(words[:3])
+
+
 def test_other_evaluation_points_are_interpolated_and_the_shortest_ends_the_mean(tmp_path):
     runs = [
         write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [200.0], (0, 100, 200))),

@@ -323,6 +323,10 @@ def test_an_offline_agent_goes_on_online(finished, dataset, tmp_path, capsys):
     assert not (tmp_path / "other").exists()
     assert online.main([*ONLINE, f"--init_from={tmp_path / 'nowhere'}"]) == 2
     assert "pass the workdir of an offline run" in capsys.readouterr().err
+    other[1] = f"--workdir={tmp_path / 'third'}"
+    assert online.main([*ONLINE, f"--init_from={workdir}", *other]) == 2
+    assert "is no offline run" in capsys.readouterr().err
+    assert not (tmp_path / "third").exists()
 
 
 @pytest.mark.parametrize(

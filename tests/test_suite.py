@@ -1,9 +1,11 @@
 """Many runs from one command: what is run, what is left alone, what is shown."""
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
+import shutil
 import signal
 import stat
 import subprocess
@@ -94,6 +96,18 @@ def test_a_run_that_fails_stops_no_other_and_is_named(finished):
     assert (finished / "learning_curves.png").stat().st_size > 10_000
     config = json.loads((finished / "runs" / f"{SHORT}-s0" / "config.json").read_text())
     assert (config["preset"], config["seed"], config["num_steps"]) == ("sac", 0, 80)
+
+
+def test_a_finished_run_without_all_its_rows_and_one_not_begun_are_named(finished, tmp_path):
+    name = f"{SHORT}-s0"
+    run = shutil.copytree(finished / "runs" / name, tmp_path / "runs" / name)
+    planned = [PlannedRun(one, run.parent / one, (), 80) for one in (name, "other")]
+    find = functools.partial(suite_report.find_unfinished, run.parent, tmp_path / "jobs", planned)
+    assert [(one.name, one.reason) for one in find()] == [("other", "not begun")]
+    lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
+    (run / "metrics.csv").write_text("".join(lines[:-1]))
+    assert {one.name for one in find()} == {name, "other"}
+    assert "ends at step 60 of seed 0, and summary.json says 80" in find()[0].reason
 
 
 @pytest.mark.slow
@@ -373,8 +387,8 @@ def test_plan_takes_several_action_costs(tmp_path):
         (["--tasks=pendulum", "--slurm=partition=gpu"], "use --launcher=slurm"),
         (["--tasks=pendulum", "--slurm=time=12:00:00"], "minutes such as time=720, got '12:00:00'"),
         (["--report"], "holds no suite"),
-        (["--report", "--num_steps=3"], "--num_steps=3 has no meaning"),
-        (["--report", "--methods=sac"], "--methods has no meaning"),
+        (["--report", "--num_steps=3"], "leave out --num_steps=3"),
+        (["--report", "--methods=sac"], "leave out --methods"),
     ],
 )
 def test_mistakes_are_named_before_any_run_begins(tmp_path, capsys, arguments, message):

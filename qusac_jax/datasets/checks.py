@@ -189,7 +189,10 @@ def to_unit(where: str, action: np.ndarray, low: np.ndarray, high: np.ndarray) -
         action = action.copy()
     margin = (0.5 * ACTION_TOLERANCE * (high - low)).astype(np.float32)
     outside = (action < low - margin) | (action > high + margin)
-    problem = f"is outside the bounds {low.tolist()} to {high.tolist()}; correct bounds or data"
+    problem = (
+        f"is outside the bounds {low.tolist()} to {high.tolist()}; give the bounds that these "
+        "actions have (action_bounds; --action_bounds=environment), or correct the data"
+    )
     _check_rows(where, action, outside, problem)
     if np.any(low != -1) or np.any(high != 1):
         action -= low

@@ -122,8 +122,8 @@ def _download(dataset_id: str, *, again: bool) -> None:
         if not folder.parent.parent.name.startswith(".")  # `save` has not finished it
     ]
     missing = (
-        f"dataset: {dataset_id!r} is not on this computer (looked in {root}"
-        f"{did_you_mean(dataset_id, local)})"
+        f"dataset: {dataset_id!r}{did_you_mean(dataset_id, local)} is not on this computer "
+        f"(looked in {root})"
     )
     elsewhere = f"download it on another computer and copy its folder to {root / dataset_id}"
     if os.environ.get("MINARI_REMOTE", "").startswith("gcp://"):

@@ -3,6 +3,8 @@
 Axes: O observation size, A action size.
 """
 
+import contextlib
+import io
 import types
 import warnings
 from collections.abc import Mapping
@@ -108,7 +110,8 @@ def load_brax(task: str) -> PackagedEnvironment:
     """
     name, _, backend = task.partition(":")
     install = "pip install -e '.[brax]'"
-    envs = require("brax.envs", what=f"env: 'brax:{task}'", install=install)
+    with contextlib.redirect_stdout(io.StringIO()):  # MuJoCo prints what else might be installed
+        envs = require("brax.envs", what=f"env: 'brax:{task}'", install=install)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that Brax is no longer maintained
         env = envs.get_environment(name, backend=backend or BRAX_BACKENDS[0])

@@ -7,19 +7,23 @@ from typing import Any
 from qusac_jax._messages import did_you_mean
 
 
-def import_function(path: str, what: str) -> Callable[..., Any]:
+def import_function(
+    path: str, what: str, *, form: str = "MODULE:FUNCTION", kind: str = "function"
+) -> Callable[..., Any]:
     """The function that `MODULE:FUNCTION` names; imports, and so executes, the module.
 
     Args:
         path: the name.
         what: the argument that it was given for, for the message.
+        form: how it is named there, likewise.
+        kind: what it is there, likewise.
 
     Raises:
         ValueError: if there is no such function.
     """
     module_name, _, name = path.partition(":")
     if not module_name or not name:
-        raise ValueError(f"{what} must be named as MODULE:FUNCTION, got {path!r}")
+        raise ValueError(f"{what} must be named as {form}, got {path!r}")
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # other people's modules raise anything
@@ -30,7 +34,7 @@ def import_function(path: str, what: str) -> Callable[..., Any]:
     functions = [key for key, value in vars(module).items() if callable(value)]
     if name not in functions:
         raise ValueError(
-            f"{what}: the module {module_name!r} has no function {name!r}"
+            f"{what}: the module {module_name!r} has no {kind} {name!r}"
             f"{did_you_mean(name, functions)}; define it there, or name another"
         )
     return getattr(module, name)

@@ -93,7 +93,7 @@ def parse_name(name: str) -> ParsedName:
         cost = ALIASES[rest].action_cost if rest in ALIASES else 0.0
         return ParsedName("playground", "", rest, cost)
     if family == "functional" and rest:
-        import_function(rest, "env")
+        import_function(rest, "env", form="functional:MODULE:NAME", kind="class or function")
         return ParsedName("functional", "", rest, 0.0)
     # shimmy registers the suite once more as gym:dm_control/...; dmc: is the name for it here.
     own = [f"gym:{env}" for env in gymnasium.registry if not env.startswith("dm_control/")]

@@ -160,7 +160,10 @@ def replace(key, make):
         (change("observations", (7, 1), -np.inf), r"'observations', row 7, column 1: -inf"),
         (change("next_observations", 2, np.nan), r"'next_observations', row 2, column 0: nan"),
         (change("actions", 4, np.nan), r"'actions', row 4, column 0: nan"),
-        (change("actions", 4, 1.001), r"'actions', row 4, column 0: 1.00.* is outside the bounds"),
+        (
+            change("actions", 4, 1.001),
+            r"'actions', row 4, column 0: 1.00.* is outside the bounds.*action_bounds=environment",
+        ),
         (change("terminals", 4, 0.5), r"'terminals', row 4: 0.5 is neither 0 nor 1"),
         (change("timeouts", 4, np.nan), r"'timeouts', row 4: nan is neither 0 nor 1"),
         (replace("rewards", lambda a: a[:-1]), r"unequal numbers of rows: .*'rewards' 8"),

@@ -328,7 +328,7 @@ class TestWithoutADataset:
 
     def test_no_package_to_download_with(self, saved, monkeypatch):
         monkeypatch.setattr(loading, "_is_installed", lambda package: False)
-        message = r"(?s)not on this computer.*did you mean 'pendulum/test-v0'.*minari\[hf\]"
+        message = r"(?s)did you mean 'pendulum/test-v0'.*not on this computer.*minari\[hf\]"
         with pytest.raises(ValueError, match=message):
             datasets.load("pendulum/tst-v0")
 

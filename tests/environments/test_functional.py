@@ -254,8 +254,8 @@ def test_the_paper_s_tasks_are_playground_s_by_their_short_names(monkeypatch):
     [
         ("brax:hoper", "did you mean 'brax:hopper'"),
         ("brax:hopper:sprng", "did you mean 'spring'"),
-        ("functional:Pendulum", "must be named as MODULE:FUNCTION"),
-        ("functional:tests.pendulum:Pendlum", "did you mean 'Pendulum'"),
+        ("functional:Pendulum", "must be named as functional:MODULE:NAME, got"),
+        ("functional:tests.pendulum:Pendlum", "no class or function.*did you mean 'Pendulum'"),
         ("functional:tests.no_such:f", "cannot be imported"),
         ("functional:tests.pendulum:State", "cannot be made"),
     ],
