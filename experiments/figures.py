@@ -16,6 +16,7 @@ from experiments import files, results, run_reader, style
 from experiments.published_curves import PublishedCurve
 from experiments.run_reader import Curve
 
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 _SPELLED = 72  # letters of a line that spells settings out
 
 
@@ -154,8 +155,10 @@ def _wrapped(words: Sequence[str]) -> str:
             break
         shown.append(style.text(word, longest=_SPELLED))
     more = len(words) - len(shown)
-    text = "   ".join([*shown, *[f"and {more} more"] * bool(more)])
-    return "\n".join(textwrap.wrap(text, _SPELLED))
+    # What belongs together stays on one line.
+    joined = [word.replace(" ", _NO_BREAK) for word in (*shown, *[f"and {more} more"] * bool(more))]
+    lines = textwrap.wrap("   ".join(joined), _SPELLED)
+    return "\n".join(lines).replace(_NO_BREAK, " ")
 
 
 def _summaries(
