@@ -129,6 +129,13 @@ class Policy:
 
         self._act = act
 
+    def __repr__(self) -> str:
+        """Its environment and sizes."""
+        return (
+            f"Policy(env={self.description.get('env')!r}, observation_size="
+            f"{self.observation_size}, action_size={self.action_size})"
+        )
+
     def __call__(self, observation: Any, key: jax.Array | None = None) -> jax.Array:
         """Actions `[..., A]` in the environment's own units.
 

@@ -64,6 +64,7 @@ def test_bounds_that_are_not_symmetric(tmp_path):
 
 def test_the_environment_of_the_training_takes_the_policys_actions(saved):
     policy = qusac_jax.load_policy(saved[0])
+    assert repr(policy) == f"Policy(env={ENV!r}, observation_size=3, action_size=1)"
     env, raw = policy.environment(seed=3), gymnasium.make("Pendulum-v1")
     trained_in = environments.make(ENV, seed=3)
     observation, _ = env.reset()
