@@ -16,7 +16,7 @@ from experiments.run_setup import Setup
 from qusac_jax import environments, qusac
 from qusac_jax.qusac.networks import Params
 
-# Evaluation environments draw their initial states from seeds that no training run uses.
+# Seeds of evaluation environments begin here, those of training at 0.
 _SEED_OFFSET = 1_000_003
 
 

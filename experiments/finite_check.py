@@ -34,8 +34,9 @@ class FiniteCheck:
 
     def check_fit(self, step: int, fit: FitReport) -> None:
         """How a fit of the dynamics went, `[R, ...]`."""
-        self._check(step, "held-out error of the dynamics", fit.holdout_mse)
-        self._check(step, "loss of the dynamics", fit.train_loss)
+        remedy = "a smaller dynamics.learning_rate, or dynamics.clip_observations"
+        self._check(step, "held-out error of the dynamics", fit.holdout_mse, remedy)
+        self._check(step, "loss of the dynamics", fit.train_loss, remedy)
 
     def check_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Of a gradient update, `[R]` each."""
@@ -53,12 +54,14 @@ class FiniteCheck:
         for name, finite in self._finite_parts(state).items():
             self._check(step, name, np.where(finite, 0.0, np.nan))
 
-    def _check(self, step: int, name: str, value: Any) -> None:
+    def _check(
+        self, step: int, name: str, value: Any, remedy: str = "smaller learning rates or risk"
+    ) -> None:
         finite = np.isfinite(np.asarray(value))
         if not finite.all():
             rows = finite.reshape(len(self._seeds), -1)
             wrong = [seed for seed, row in zip(self._seeds, rows, strict=True) if not row.all()]
             raise ValueError(
                 f"training diverged at step {step}: {name} is not finite for seeds {wrong}; "
-                f"{self._last_good()}. Try smaller learning rates or risk"
+                f"{self._last_good()}. Try {remedy}"
             )

@@ -204,7 +204,8 @@ def take_over(
     own = init(seeds.keys(run_seeds, 1)[:, 0])
     try:
         like = processes.like(own, placement)
-        restored = Checkpointer(path / "checkpoints").restore_device(like)
+        source = Checkpointer(path / "checkpoints", remedy="put its files back")
+        restored = source.restore_device(like)
     except CheckpointError as error:
         raise ValueError(f"init_from: {path} cannot be continued ({error}); {REMEDY}") from error
     taken = processes.own(restored, own, placement)._replace(key=None)

@@ -94,14 +94,14 @@ class OfflineRun(Run):
     def _take_dynamics(self, path: pathlib.Path) -> None:
         """Restores the fitted dynamics of a run on the same dataset with the same seeds."""
         is_own = path.parent == self._directory.path
-        checkpointer = Checkpointer(path)
+        remedy = f"remove {path}, and they are fitted anew" if is_own else "leave it out"
+        checkpointer = Checkpointer(path, remedy="put its files back")
         try:
             self._check_dynamics(path, checkpointer.metadata())
             own = self._state.dynamics
             like = self._processes.like(own, self._placement)
             restored = checkpointer.restore(like, self._fit_figures())
         except CheckpointError as error:
-            remedy = f"remove {path}, and they are fitted anew" if is_own else "leave it out"
             raise ValueError(
                 f"dynamics: those in {path.parent} cannot be read ({error}); {remedy}"
             ) from error

@@ -169,7 +169,9 @@ def check_bounds(where: str, low: np.ndarray, high: np.ndarray) -> None:
         )
 
 
-def to_unit(where: str, action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def to_unit(
+    where: str, action: np.ndarray, low: np.ndarray, high: np.ndarray, remedy: str
+) -> np.ndarray:
     """Maps actions from [low, high] to [-1, 1], in place.
 
     Args:
@@ -177,6 +179,7 @@ def to_unit(where: str, action: np.ndarray, low: np.ndarray, high: np.ndarray) -
         action: `[T, A]` float32, overwritten.
         low: `[A]`.
         high: `[A]`.
+        remedy: what to do about an action outside, for the message.
 
     Returns:
         `2 (action - low) / (high - low) - 1`; what lies outside by no more than float rounding
@@ -189,10 +192,7 @@ def to_unit(where: str, action: np.ndarray, low: np.ndarray, high: np.ndarray) -
         action = action.copy()
     margin = (0.5 * ACTION_TOLERANCE * (high - low)).astype(np.float32)
     outside = (action < low - margin) | (action > high + margin)
-    problem = (
-        f"is outside the bounds {low.tolist()} to {high.tolist()}; give the bounds that these "
-        "actions have (action_bounds; --action_bounds=environment), or correct the data"
-    )
+    problem = f"is outside the bounds {low.tolist()} to {high.tolist()}; {remedy}"
     _check_rows(where, action, outside, problem)
     if np.any(low != -1) or np.any(high != 1):
         action -= low

@@ -39,7 +39,8 @@ def read(path: Path, name: str, bounds: tuple[Any, Any] | None) -> Dataset:
         observation = checks.floats(path, file, "observations", ndim=2)
         following = checks.floats(path, file, "next_observations", ndim=2) if has_next else None
     low, high = _bounds(path, (-1.0, 1.0) if bounds is None else bounds, action.shape[1])
-    action = checks.to_unit(f"{path}, key 'actions'", action, low, high)
+    remedy = "pass those of the data (action_bounds; --action_bounds=environment), or correct it"
+    action = checks.to_unit(f"{path}, key 'actions'", action, low, high, remedy)
     num_episodes, returns = _episodes(reward, terminated | truncated)
     rows, num_rows = (observation, action, reward, terminated, truncated), len(reward)
     known = np.ones(num_rows, bool)

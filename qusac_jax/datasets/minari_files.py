@@ -177,9 +177,10 @@ def _read_episode(
             f"dataset: {path}, key {key!r}, row {ended[0]}: the episode is terminated or truncated "
             "here but goes on; split it into two episodes"
         )
+    remedy = "correct the action_space of its metadata.json, or the data"
     return {
         "observation": observation,
-        "action": checks.to_unit(f"{path}, key '{key}/actions'", action, low, high),
+        "action": checks.to_unit(f"{path}, key '{key}/actions'", action, low, high, remedy),
         "reward": reward,
         "terminated": terminated,
         "truncated": truncated,

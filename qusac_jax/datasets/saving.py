@@ -233,7 +233,7 @@ def _check(index: int, episode: Episode) -> Episode:
             f"episodes: {where} is empty or goes on after its end; pass one entry per episode"
         )
     ones = np.ones(action.shape[1], np.float32)
-    action = checks.to_unit(f"{where}, action", action.copy(), -ones, ones)
+    action = checks.to_unit(f"{where}, action", action.copy(), -ones, ones, "scale actions to them")
     return Episode(observation, action, reward, terminated, truncated)
 
 

@@ -167,7 +167,7 @@ class Config:
     # Environment steps between rollouts, counted from each fit, which they follow in any case; 0:
     # only after fits. Between two of them, critics learn from what the policy did before.
     roll_out_every: int = checked(0, _fields.integer(0, "0 is the paper's, 50 is qusac's"))
-    # L, per environment step; made together, L times the steps since the last ones.
+    # L, per environment step; made together, L times the steps between two times of rolling out.
     rollouts_per_step: int = checked(400, _fields.integer(1))
     rollout_length: int = checked(5, _fields.integer(1))  # k
     # uniform: anywhere in D, as in the paper; values: see `starts.by_value`.

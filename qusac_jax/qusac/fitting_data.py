@@ -13,6 +13,8 @@ from qusac_jax.qusac.dynamics import Dynamics, scale_inputs
 
 # Bits that a word leaves for the slot's number when an epoch is shuffled; see `shuffle`.
 _MAX_SLOT_BITS = 17
+# Relative to its mean, what differs by less differs by rounding: some units in the last place.
+_ROUNDING = 1e-6
 
 
 def shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_rows: int) -> jax.Array:
@@ -107,12 +109,20 @@ def _with_input_statistics(
 
 
 def _mean_and_std(x: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Over the first `size` rows of `x` `[C, I]`; the deviation of what is constant is 1."""
+    """Over the first `size` rows of `x` `[C, I]`; the deviation of what is constant is 1.
+
+    Constant is also what differs by rounding only: in units of that, the smallest error of a model
+    would be far outside of D.
+    """
     valid = (jnp.arange(x.shape[0]) < size)[:, None]
     count = jnp.maximum(size, 1)
-    mean = jnp.sum(jnp.where(valid, x, 0.0), axis=0) / count
-    var = jnp.sum(jnp.where(valid, jnp.square(x - mean), 0.0), axis=0) / count
-    return mean, networks.deviation(var)
+    # From the first row on, so that the mean of what is constant is exact.
+    moved = jnp.where(valid, x - x[0], 0.0)
+    shift = jnp.sum(moved, axis=0) / count
+    var = jnp.sum(jnp.where(valid, jnp.square(moved - shift), 0.0), axis=0) / count
+    mean = x[0] + shift
+    rounding = jnp.square(_ROUNDING * mean)
+    return mean, networks.deviation(jnp.where(var > rounding, var, 0.0))
 
 
 def _range(x: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:

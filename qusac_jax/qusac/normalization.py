@@ -34,9 +34,12 @@ def follow(learner: Learner, observation: jax.Array, num_before: jax.Array | int
     if found is None or not len(observation):
         return learner
     mean, variance = found
+    observation = jnp.asarray(observation, jnp.float32)
     share = len(observation) / (num_before + len(observation))
-    shift = jnp.mean(observation, axis=0) - mean
-    growth = jnp.var(observation, axis=0) - variance + (1.0 - share) * jnp.square(shift)
+    # From the first one on, so that what is constant has the variance 0.
+    moved = observation - observation[0]
+    shift = observation[0] + jnp.mean(moved, axis=0) - mean
+    growth = jnp.var(moved, axis=0) - variance + (1.0 - share) * jnp.square(shift)
     return _with_statistics(learner, mean + share * shift, variance + share * growth)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import fitting, replay
+from qusac_jax.qusac import fitting, fitting_data, replay
 from qusac_jax.qusac.config import DynamicsConfig
 from qusac_jax.qusac.dynamics_network import DynamicsNetwork
 from qusac_jax.task import Transition
@@ -296,6 +296,25 @@ def test_inputs_are_scaled_by_the_statistics_of_the_buffer():
     scaled = (inputs - dynamics.input_mean) / dynamics.input_std
     np.testing.assert_allclose(scaled.min(0), -np.sqrt(3), rtol=1e-4)
     np.testing.assert_allclose(scaled.max(0), np.sqrt(3), rtol=1e-4)
+
+
+@pytest.mark.parametrize("constant", [0.0, 13.7, 100.3, 1234.5])
+@pytest.mark.parametrize("jitter", [False, True])
+def test_what_is_constant_has_the_deviation_1(constant, jitter):
+    # Else what a model is wrong by there, however little, would be far outside of D.
+    size = 4_999
+    observation = np.full((size, 2), constant, np.float32)
+    observation[:, 1] = np.arange(size)
+    if jitter:
+        observation[::3, 0] = np.nextafter(observation[::3, 0], np.float32(1e9))
+    action = jnp.asarray(observation[:, :1])
+    data = Transition(observation, action, jnp.zeros(size), observation, jnp.zeros(size, bool))
+    buffer = replay.add(replay.init(6_000, 2, 1), jax.tree.map(jnp.asarray, data))
+    config = dataclasses.replace(CONFIG, normalize_inputs="deviation")
+    found = jax.jit(fitting_data.with_statistics, static_argnums=2)(fresh(), buffer, config)
+    np.testing.assert_allclose(found.input_mean[jnp.array([0, 2])], constant, rtol=2e-7)
+    np.testing.assert_array_equal(found.input_std[jnp.array([0, 2])], 1.0)
+    np.testing.assert_allclose(found.input_std[1], np.arange(size).std(), rtol=1e-5)
 
 
 def test_normalized_fits_are_the_same_in_other_units():

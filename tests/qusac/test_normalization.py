@@ -58,6 +58,16 @@ def test_they_are_those_of_D_however_it_came():
             np.testing.assert_allclose(variance, data.observation.var(0), rtol=1e-3, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_they_are_exact_where_nothing_changes_and_in_any_precision(dtype):
+    data = transitions(60, scale=[300.0, 1.0, 1.0], offset=[0.0, 0.0, 100.3])
+    data = jax.tree.map(lambda x: x.astype(dtype) if x.dtype == np.float32 else x, data)
+    state = agent.observe(init(config_of()), data)
+    _, variance = networks.statistics(state.actor)
+    expected = np.float32(data.observation).var(0)
+    np.testing.assert_allclose(variance, [*expected[:2], 0.0], rtol=1e-3)
+
+
 def test_a_state_that_has_them_can_be_donated_without_a_compiler():
     state = agent.observe(init(config_of()), transitions(5))
     jax.jit(lambda x: x, donate_argnums=0)(state)  # holds no array twice
