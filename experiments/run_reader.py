@@ -182,17 +182,18 @@ def what_is_missing(path: pathlib.Path, columns: Mapping[str, np.ndarray] | None
     done, seeds = summary.get("steps"), summary.get("seeds")
     if not isinstance(done, int) or not isinstance(seeds, list):
         return ""
+    seeds = [seed for seed in seeds if not isinstance(seed, list | dict)]
     if columns is None:
         columns = read_columns(path / "metrics.csv", _REQUIRED_COLUMNS)
-    there = {seed: columns["step"][columns["seed"] == seed] for seed in seeds}
-    ends = {seed: int(np.nanmax(steps, initial=0)) for seed, steps in there.items()}
-    seed = min(ends, key=lambda seed: ends[seed], default=None)
-    if seed is None or ends[seed] >= done:
-        return ""
-    return (
-        f"{path / 'metrics.csv'} ends at step {ends[seed]} of seed {seed}, and summary.json says "
-        f"{done}; the file is damaged, put it back"
-    )
+    for seed in seeds:
+        steps = columns["step"][columns["seed"] == seed]
+        end = int(np.nanmax(steps, initial=0))
+        if end < done:
+            return (
+                f"{path / 'metrics.csv'} ends at step {end} of seed {seed}, and summary.json says "
+                f"{done}; put the file back, unless the run goes on from an earlier checkpoint"
+            )
+    return ""
 
 
 def _last_evaluation(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> int:

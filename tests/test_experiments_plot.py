@@ -68,7 +68,8 @@ def test_a_run_and_its_unfinished_copy_are_the_run(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("seeds", "missing"), [([0, 1], False), ([0, 1, 2], True), (["0"], True), ("0", False)]
+    ("seeds", "missing"),
+    [([0, 1], False), ([0, 1, 2], True), (["0"], True), ([[0]], False), ("0", False)],
 )
 def test_what_a_finished_run_has_lost_is_named(tmp_path, capsys, seeds, missing):
     run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0, 1], [1.0, 2.0]))
