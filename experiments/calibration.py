@@ -45,7 +45,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
         files.check_writable(path)
     returns = calibration_returns.measure(
         saved,
-        saved.state(step),
+        saved.agent(step),
         num_episodes=options.episodes,
         num_points=options.points,
         num_draws=options.draws,

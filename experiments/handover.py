@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import config_file, files, seeds
+from experiments import checkpoint_parts, config_file, files, seeds
 from experiments.processes import Processes
 from qusac_jax import environments, qusac
 from qusac_jax.checkpoint import Checkpointer, CheckpointError
@@ -200,16 +200,12 @@ def take_over(
     """
     about = files.read_json(path / "config.json", REMEDY)
     config = config_file.of_run(path, argument="init_from", remedy=REMEDY)
-    init = seeds.mapped(qusac.init, placement=placement, config=config, task=task)
-    own = init(seeds.keys(run_seeds, 1)[:, 0])
+    source = Checkpointer(path / "checkpoints", remedy="put its files back")
     try:
-        like = processes.like(own, placement)
-        source = Checkpointer(path / "checkpoints", remedy="put its files back")
-        restored = source.restore_device(like)
+        everyones = checkpoint_parts.agents(source, config, task, processes.count * len(run_seeds))
     except CheckpointError as error:
         raise ValueError(f"init_from: {path} cannot be continued ({error}); {REMEDY}") from error
-    taken = processes.own(restored, own, placement)._replace(key=None)
-    taken = jax.tree.map(np.asarray, seeds.real(taken, placement))
+    taken = jax.tree.map(processes.share, everyones)
     # A schedule of λ begins with the online run.
     learner = taken.learner._replace(num_updates=np.zeros_like(taken.learner.num_updates))
     room = seeds.real(state.replay.data, placement)

@@ -59,7 +59,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
     plane, maps, state = None, {}, None
     for step in reversed(steps):  # the last one has most data, so it has the range of the maps
         try:
-            at_step = jax.tree.map(lambda x: x[seed_index], saved.state(step))
+            at_step = jax.tree.map(lambda x: x[seed_index], saved.agent(step))
         except CheckpointError:
             # A run that goes on keeps its last ones only.
             if options.steps or step == steps[-1] or step in saved.checkpoints():

@@ -7,9 +7,9 @@ import os
 import pathlib
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
-from experiments import config_file, files, program, seeds
+from experiments import checkpoint_parts, config_file, files, program, seeds
 from experiments.collect_run import load_arrays
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.checkpoint import Checkpointer
@@ -97,6 +97,19 @@ class SavedRun:
         like = init(seeds.keys(self.seeds, 1)[:, 0])
         return self._checkpointer.restore_device(like, step=step)
 
+    def agent(self, step: int) -> qusac.TrainState:
+        """The same without what its models have generated, which may be most of it.
+
+        `model_data`, `member_data` and `key` are None.
+
+        Raises:
+            ValueError: if the checkpoint is missing or damaged.
+        """
+        read = checkpoint_parts.agents(
+            self._checkpointer, self.config, self.task, len(self.seeds), step
+        )
+        return jax.tree.map(jnp.asarray, read)
+
     def actor(self, step: int | None = None) -> tuple[int, Params]:
         """The weights of the policies.
 
@@ -128,7 +141,10 @@ class SavedRun:
             actor = load_arrays(self.path / "policies" / f"{step}.npz", one)
             return step, jax.tree.map(lambda x: x[None], actor)
         if step in checkpoints:
-            return step, jax.tree.map(np.asarray, self.state(step).actor)
+            actor = checkpoint_parts.actors(
+                self._checkpointer, self.config, self.task, len(self.seeds), step
+            )
+            return step, actor
         raise ValueError(f"step must be one of {there}, where {self.path} was saved, got {step}")
 
     def _check_sizes(self, actor: Params, one: Params) -> None:

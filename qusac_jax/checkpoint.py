@@ -8,7 +8,7 @@ import contextlib
 import logging
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +19,8 @@ from qusac_jax import _checksums, _keys
 from qusac_jax._messages import first_line
 
 PyTree = Any
+
+LEFT_OUT = ocp.PLACEHOLDER  # in place of an array of a checkpoint that is not to be read
 
 
 class CheckpointError(ValueError):
@@ -117,11 +119,13 @@ class Checkpointer:
             CheckpointError: if there is none, or it is truncated or of another structure. The
                 files stay as they are.
         """
-        read_step, read = self._read(
-            step,
-            device,
-            host=ocp.args.StandardRestore(jax.tree.map(_without_empty, host)),  # type: ignore[call-arg]
-        )
+        target = jax.tree.map(_restored_like, jax.tree.map(_keys.to_data, device))
+        parts = {
+            "device": ocp.args.StandardRestore(target),  # type: ignore[call-arg]
+            "host": ocp.args.StandardRestore(jax.tree.map(_without_empty, host)),  # type: ignore[call-arg]
+            "metadata": ocp.args.JsonRestore(),  # type: ignore[call-arg]
+        }
+        read_step, read = self._read(step, lambda step: self._read_parts(step, parts))
         restored = jax.tree.map(_keys.from_data, device, read["device"])
         read_host = jax.tree.map(
             lambda like, x: np.asarray(x if np.size(like) else like), host, read["host"]
@@ -129,9 +133,21 @@ class Checkpointer:
         return Restored(read_step, restored, read_host, read["metadata"])
 
     def restore_device(self, device: PyTree, *, step: int | None = None) -> PyTree:
-        """Reads the part of a checkpoint that was on the device; as `restore`."""
-        _, read = self._read(step, device)
-        return jax.tree.map(_keys.from_data, device, read["device"])
+        """Reads of a checkpoint what was on the device, or some arrays of it.
+
+        Args:
+            device: as for `restore`, with `LEFT_OUT` in place of arrays that are not to be read.
+            step: which one; default the latest.
+
+        Returns:
+            The same tree with what was saved, `LEFT_OUT` where that was asked for.
+
+        Raises:
+            CheckpointError: as `restore`.
+        """
+        target = jax.tree.map(_restored_like, jax.tree.map(_keys.to_data, device))
+        read = self._read(step, lambda step: self._read_device(step, target))[1]
+        return jax.tree.map(_keys.from_data, device, read)
 
     def metadata(self) -> dict[str, Any]:
         """What was saved as metadata with the latest checkpoint.
@@ -145,8 +161,8 @@ class Checkpointer:
         parts = {"metadata": ocp.args.JsonRestore()}  # type: ignore[call-arg]
         return self._read_parts(steps[-1], parts)["metadata"]
 
-    def _read(self, step: int | None, device: PyTree, **parts: Any) -> tuple[int, Any]:
-        """The parts of a checkpoint, and its step."""
+    def _read(self, step: int | None, read: Callable[[int], Any]) -> tuple[int, Any]:
+        """The step of a checkpoint, the latest by default, and what is read of it."""
         steps = self.steps()
         if not steps:
             raise CheckpointError(f"there is no complete checkpoint in {self._directory}")
@@ -156,7 +172,7 @@ class Checkpointer:
                 f"there is no checkpoint {step} in {self._directory}; there are {steps}"
             )
         try:
-            return step, self._read_step(step, device, **parts)
+            return step, read(step)
         except CheckpointError as error:
             since = [later for later in self._open().all_steps(read=True) if later > steps[-1]]
             if since:
@@ -166,18 +182,30 @@ class Checkpointer:
                 ) from error
             raise
 
-    def _read_step(self, step: int, device: PyTree, **parts: Any) -> Any:
-        target = jax.tree.map(_restored_like, jax.tree.map(_keys.to_data, device))
-        known = {
-            "device": ocp.args.StandardRestore(target),  # type: ignore[call-arg]
-            "metadata": ocp.args.JsonRestore(),  # type: ignore[call-arg]
-        }
-        return self._read_parts(step, known | parts)
-
     def _read_parts(self, step: int, parts: dict[str, Any]) -> Any:
+        with self._damage_named(step):
+            return self._open().restore(step, args=ocp.args.Composite(**parts))
+
+    def _read_device(self, step: int, target: PyTree) -> PyTree:
+        """Of a tree with `LEFT_OUT`, which the manager's way of reading does not know."""
+        how = ocp.checkpoint_utils.construct_restore_args(target)
+        with (
+            self._damage_named(step),
+            ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader,
+        ):
+            read = reader.restore(
+                self._directory / str(step) / "device",
+                args=ocp.args.PyTreeRestore(target, restore_args=how),  # type: ignore[call-arg]
+            )
+            jax.tree.map(_check_shape, target, read)
+        return read
+
+    @contextlib.contextmanager
+    def _damage_named(self, step: int) -> Iterator[None]:
+        """Within it a checkpoint is read, whose files are compared with their checksums first."""
         _verify(self._directory / str(step), self._remedy)
         try:
-            return self._open().restore(step, args=ocp.args.Composite(**parts))
+            yield
         except Exception as error:  # Orbax and TensorStore raise many types for damaged files.
             raise CheckpointError(
                 f"checkpoint {step} in {self._directory} is damaged or belongs to another program: "
@@ -259,8 +287,15 @@ def _verify(directory: pathlib.Path, remedy: str) -> None:
         )
 
 
+def _check_shape(like: Any, read: Any) -> None:
+    """Raises `ValueError` if it is not of the shape that was asked for, which NumPy arrays are not
+    held to."""
+    if like is not LEFT_OUT and like.shape != read.shape:
+        raise ValueError(f"an array has the shape {read.shape}, not {like.shape}")
+
+
 def _restored_like(x: Any) -> Any:
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray) or x is LEFT_OUT:
         return x
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qusac_jax import _checksums
-from qusac_jax.checkpoint import Checkpointer, CheckpointError
+from qusac_jax.checkpoint import LEFT_OUT, Checkpointer, CheckpointError
 
 DEVICE = {"weights": jnp.arange(6.0).reshape(2, 3), "key": jax.random.key(7)}
 HOST = {
@@ -95,6 +95,23 @@ def test_what_a_killed_save_has_left_goes_with_the_next_save_and_no_reader_remov
 def test_foreign_structure_is_refused(saved):
     with pytest.raises(CheckpointError, match="belongs to another program"):
         Checkpointer(saved).restore({"other": jnp.zeros(3)}, HOST)
+    with pytest.raises(CheckpointError, match="belongs to another program"):
+        Checkpointer(saved).restore_device({"other": LEFT_OUT})
+
+
+def test_arrays_can_be_left_out(saved):
+    read = Checkpointer(saved).restore_device(DEVICE | {"key": LEFT_OUT}, step=20)
+    assert read["key"] is LEFT_OUT
+    np.testing.assert_array_equal(read["weights"], DEVICE["weights"])
+
+
+def test_what_is_read_as_numpy_has_the_shape_that_is_asked_for(saved):
+    weights = np.zeros((2, 3), np.float32)
+    read = Checkpointer(saved).restore_device({"weights": weights, "key": LEFT_OUT})
+    assert isinstance(read["weights"], np.ndarray)
+    np.testing.assert_array_equal(read["weights"], DEVICE["weights"])
+    with pytest.raises(CheckpointError, match=r"shape \(2, 3\), not \(3, 2\)"):
+        Checkpointer(saved).restore_device({"weights": weights.T, "key": LEFT_OUT})
 
 
 def test_missing_checkpoint_is_named(tmp_path, saved):

@@ -4,6 +4,7 @@ import json
 import shutil
 import struct
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -229,17 +230,28 @@ def test_inspect_leaves_out_what_a_run_has_removed_meanwhile(
     assert len(there) > 1
     copy = tmp_path / "run"
     shutil.copytree(finished, copy)
-    read = SavedRun.state
+    read = SavedRun.agent
 
-    def state(self, step):
+    def agent(self, step):
         shutil.rmtree(copy / "checkpoints" / str(there[0]), ignore_errors=True)
         return read(self, step)
 
-    monkeypatch.setattr(SavedRun, "state", state)
+    monkeypatch.setattr(SavedRun, "agent", agent)
     command = ["inspect", str(copy), "--cells=8", f"--output={tmp_path}"]
     assert inspect.main(command) == 0
     assert f"checkpoint {there[0]} was removed by the run" in capsys.readouterr().err
     assert (tmp_path / "maps.png").stat().st_size > 10_000
+
+
+def test_an_agent_is_its_state_without_what_models_generated(finished):
+    saved = SavedRun(finished)
+    state, agent = saved.state(80), saved.agent(80)
+    assert agent.model_data is agent.member_data is agent.key is None
+    wanted = state._replace(model_data=None, member_data=None, key=None)
+    chex.assert_trees_all_equal(agent, wanted)
+    step, actor = saved.actor(40)
+    assert step == 40
+    chex.assert_trees_all_equal(actor, jax.tree.map(np.asarray, saved.state(40).actor))
 
 
 def test_planes_of_observations():
