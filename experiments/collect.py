@@ -5,6 +5,7 @@ medium-replay-v0, medium-expert-v0 and expert-v0, after those of D4RL. Starting 
 --workdir continues what was interrupted.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 import sys
@@ -153,7 +154,8 @@ def run(options: Any) -> int | None:
             f"datasets are of all of them; use --num_steps={trained}, or another workdir"
         )
     setup = Setup(directory, options.env, config, task, [options.seed], devices=devices, **schedule)
-    code = _train_and_write(options, spec, setup, shelf)
+    with contextlib.closing(directory):
+        code = _train_and_write(options, spec, setup, shelf)
     if code is None:
         print(
             f"done: the datasets are in {local_root() / name}; summary.json, learning_curve.png "
@@ -169,31 +171,30 @@ def _train_and_write(
     workdir = setup.directory.path
     with interrupts.stop_signals() as stopped:
         print(f"run directory: {workdir}", flush=True)
-        training = CollectRun(setup)
-        training.resume(options.resume)
-        if stopped() is None:
-            training.prepare()
-        number = training.train(stopped)
-        if number is not None:
-            print(
-                f"stopped at step {training.step}; the same command with --workdir={workdir} "
-                "continues"
+        with contextlib.closing(CollectRun(setup)) as training:
+            training.resume(options.resume)
+            if stopped() is None:
+                training.prepare()
+            number = training.train(stopped)
+            if number is not None:
+                print(
+                    f"stopped at step {training.step}; the same command with --workdir={workdir} "
+                    "continues"
+                )
+                return 128 + number
+            maker = DatasetMaker(
+                options.env, spec, setup.config, options.seed, training, shelf, stopped
             )
-            return 128 + number
-        maker = DatasetMaker(
-            options.env, spec, setup.config, options.seed, training, shelf, stopped
-        )
-        try:
-            plan = maker.make_all()
-        except Stopped as signal:
-            print(
-                "stopped while writing datasets; those that are complete stay, and the same "
-                f"command with --workdir={workdir} makes the others"
-            )
-            return 128 + signal.number
-        print(table(shelf, plan))
-        training.finish({"env": options.env, "method": setup.config.method, "preset": "sac"})
-        setup.directory.close()
+            try:
+                plan = maker.make_all()
+            except Stopped as signal:
+                print(
+                    "stopped while writing datasets; those that are complete stay, and the same "
+                    f"command with --workdir={workdir} makes the others"
+                )
+                return 128 + signal.number
+            print(table(shelf, plan))
+            training.finish({"env": options.env, "method": setup.config.method, "preset": "sac"})
         shelf.finish()
     return None
 

@@ -51,7 +51,7 @@ class OfflineRun(Run):
         self._state = self._state._replace(replay=self._buffer(dataset.transitions()))
         if config.normalize_observations:
             self._state = self._mapped(_normalized, donate=(0,))(self._state)
-        self._ends = TerminationCheck(config, task, len(self._seeds), self._mapped)
+        self._ends = TerminationCheck(config, task, len(self._seeds), self._mapped, is_shared=True)
 
     def prepare(self) -> None:
         """Fits the dynamics, or takes those of another run (Algorithm 3, line 2)."""

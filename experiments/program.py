@@ -138,7 +138,8 @@ def train(
             processes=everyone,
             trace=trace,
         )
-        return _run(options, setup, make, workdir, stops_within)
+        with contextlib.closing(directory):
+            return _run(options, setup, make, workdir, stops_within)
 
 
 def _run(
@@ -168,7 +169,6 @@ def _run(
     print(f"done: summary.json, learning_curve.png and policy are in {workdir}")
     if options.video and setup.processes.is_first:
         run.record_video(setup.directory.path / "episode.mp4")
-    setup.directory.close()
     return None
 
 

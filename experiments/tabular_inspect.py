@@ -3,6 +3,7 @@
 Axes: S states, A actions.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 import time
@@ -50,6 +51,20 @@ def run(
             **describe_program(),
         },
     )
+    with contextlib.closing(directory):
+        return _draw(directory, environment, config, drawn_at, seed=seed, length=length)
+
+
+def _draw(
+    directory: RunDirectory,
+    environment: Environment,
+    config: experiment.Config,
+    drawn_at: Sequence[int],
+    *,
+    seed: int,
+    length: int,
+) -> int | None:
+    """`run` in a directory that is there."""
     progress = begun = experiment.begin(environment, [seed], config=config)
     directory.accept(0)
     snapshots, stopped_by, timestamps = [], None, []
@@ -75,14 +90,13 @@ def run(
         seeds=[seed],
         timestamps=timestamps,
     )
-    directory.close()
     if stopped_by is not None:
         print(
             f"stopped after {progress.num_episodes} episodes, {len(snapshots)} snapshots are kept"
         )
     if snapshots:
         title = f"{environment.name}, {method}"
-        path = workdir / "inspect.png"
+        path = directory.path / "inspect.png"
         tabular_figures.draw_snapshots(environment, snapshots, path, title)
         print(f"heat maps -> {path}")
     return stopped_by

@@ -1,5 +1,6 @@
 """One tabular run: its checkpoints, progress, metrics.csv and summary.json."""
 
+import contextlib
 import csv
 import dataclasses
 import math
@@ -52,7 +53,6 @@ def run(
         ValueError: if `workdir` belongs to another run, has no checkpoint to continue from, or has
             more episodes than the run is to have.
     """
-    placement = spread.placement(len(seeds), jax.devices())
     directory = RunDirectory(
         workdir,
         {
@@ -65,34 +65,89 @@ def run(
             **describe_program(),
         },
     )
+    method = config.agent.method
+    label = f"{environment.name} {length} {method}" if length else f"{environment.name} {method}"
     checkpointer = Checkpointer(directory.checkpoints)
+    with contextlib.closing(directory), contextlib.closing(checkpointer):
+        begun = _begin(environment, config, seeds, directory, checkpointer, resume)
+        stopped_by, progress, timestamps = _advance(
+            environment, config, begun, directory, checkpointer, label
+        )
+        is_written = directory.read_summary().get("num_episodes") == progress.num_episodes
+        if not timestamps and is_written and (workdir / "metrics.csv").is_file():
+            return None
+        summary = write_results(
+            directory,
+            environment,
+            progress,
+            config=config.agent,
+            length=length,
+            seeds=seeds,
+            timestamps=timestamps,
+        )
+    learned = ""
+    if environment.solved_return is not None:
+        learned = f", learning time {_mean_learning_time(summary['learning_time'])}"
+    regret = np.mean(summary["total_regret"])
+    print(f"{label}: total regret {regret:.1f}{learned} -> {workdir}")
+    if stopped_by is not None:
+        print(f"stopped after {progress.num_episodes} episodes; the same command goes on")
+    return stopped_by
+
+
+def _begin(
+    environment: environments.Environment,
+    config: experiment.Config,
+    seeds: Sequence[int],
+    directory: RunDirectory,
+    checkpointer: Checkpointer,
+    resume: str,
+) -> experiment.Progress:
+    """Where a run begins: at its last checkpoint, if there is one; see `run`."""
     begun = experiment.begin(environment, seeds, config=config)
+    path = directory.path
     if checkpointer.steps():
         begun = _restore(checkpointer, directory, begun, resume)
         if begun.num_episodes > config.num_episodes:
             raise ValueError(
                 f"num_episodes is {config.num_episodes}, but {begun.num_episodes} are done in "
-                f"{workdir}; use --num_episodes={begun.num_episodes} or more"
+                f"{path}; use --num_episodes={begun.num_episodes} or more"
             )
-        print(f"{workdir}: {begun.num_episodes} of {config.num_episodes} episodes are done")
+        print(f"{path}: {begun.num_episodes} of {config.num_episodes} episodes are done")
     elif directory.read_summary():
         raise ValueError(
-            f"{workdir} has results, but no checkpoint to continue from; put its checkpoints back, "
+            f"{path} has results, but no checkpoint to continue from; put its checkpoints back, "
             "or choose another workdir"
         )
     checkpointer.delete_after(begun.num_episodes)
     directory.accept(begun.num_episodes)
-    method = config.agent.method
-    label = f"{environment.name} {length} {method}" if length else f"{environment.name} {method}"
-    progress = first = begun
+    return begun
+
+
+def _advance(
+    environment: environments.Environment,
+    config: experiment.Config,
+    begun: experiment.Progress,
+    directory: RunDirectory,
+    checkpointer: Checkpointer,
+    label: str,
+) -> tuple[int | None, experiment.Progress, list[tuple[int, float]]]:
+    """Runs to the end or until a signal comes, and saves.
+
+    Returns:
+        The signal's number or None, where the run is now, and the time after each of its chunks, as
+        for `write_results`.
+    """
+    placement = spread.placement(len(begun.metrics.steps), jax.devices())
+    mesh, progress, first = None, begun, begun
     if placement is not None:
         metrics = spread.filled(begun.metrics, placement)
-        progress = first = experiment.Progress(metrics, spread.placed(begun.state, placement))
+        first = experiment.Progress(metrics, spread.placed(begun.state, placement))
+        mesh = placement.mesh
     stopped_by, timestamps = None, []
     saved_at = time.perf_counter()
     bar = progress_bar(total=config.num_episodes, initial=begun.num_episodes, label=label)
     with bar, interrupts.stop_signals() as stopped:
-        mesh = None if placement is None else placement.mesh
         for progress in experiment.advance(environment, first, config=config, mesh=mesh):
             timestamps.append((progress.num_episodes, time.perf_counter()))
             bar.update(progress.num_episodes - bar.n)
@@ -106,29 +161,7 @@ def run(
                 saved_at = time.perf_counter()
         progress = spread.real(progress, placement)
         _save(checkpointer, directory, progress)
-    checkpointer.close()
-    is_written = directory.read_summary().get("num_episodes") == progress.num_episodes
-    if not timestamps and is_written and (workdir / "metrics.csv").is_file():
-        directory.close()
-        return None
-    summary = write_results(
-        directory,
-        environment,
-        progress,
-        config=config.agent,
-        length=length,
-        seeds=seeds,
-        timestamps=timestamps,
-    )
-    directory.close()
-    learned = ""
-    if environment.solved_return is not None:
-        learned = f", learning time {_mean_learning_time(summary['learning_time'])}"
-    regret = np.mean(summary["total_regret"])
-    print(f"{label}: total regret {regret:.1f}{learned} -> {workdir}")
-    if stopped_by is not None:
-        print(f"stopped after {progress.num_episodes} episodes; the same command goes on")
-    return stopped_by
+    return stopped_by, progress, timestamps
 
 
 def _announce_duration(

@@ -28,6 +28,8 @@ class TerminationCheck:
         task: qusac.Task,
         num_seeds: int,
         mapped: Callable[..., Any],
+        *,
+        is_shared: bool = False,
     ):
         """Nothing has been looked at.
 
@@ -36,12 +38,14 @@ class TerminationCheck:
             task: with the function.
             num_seeds: R.
             mapped: `seeds.mapped` with the placement of the run.
+            is_shared: whether D is the same for all seeds; it is counted for each, but said once.
         """
         self.is_needed = config.uses_model and not config.dynamics.learn_termination
         self._name = getattr(task.termination, "__name__", repr(task.termination))
         self._num_checked = 0  # transitions of each seed
         self._missed = np.zeros(num_seeds, np.int64)  # the environment ended, the function not
         self._invented = np.zeros(num_seeds, np.int64)  # the other way round
+        self._said = slice(1 if is_shared else None)  # seeds whose counts the message adds up
         self._compare = mapped(disagreements, termination=task.termination)
 
     def update(self, buffer: replay.Buffer, num_transitions: int, when: str) -> None:
@@ -95,10 +99,11 @@ class TerminationCheck:
         return int(self._missed.sum() + self._invented.sum())
 
     def _message(self, when: str) -> str:
+        missed, invented = self._missed[self._said], self._invented[self._said]
         return (
             f"warning: {when}: the termination {self._name!r} disagrees with the data: of "
-            f"{self._num_checked * len(self._missed)} transitions, {self._missed.sum()} ended "
-            f"their episode where it does not, and {self._invented.sum()} did not where it does; "
+            f"{self._num_checked * len(missed)} transitions, {missed.sum()} ended "
+            f"their episode where it does not, and {invented.sum()} did not where it does; "
             "rollouts of the model follow the function. A few may be rounding at a threshold; "
             "otherwise use another --termination, such as learned"
         )

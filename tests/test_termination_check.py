@@ -35,6 +35,20 @@ def check(monkeypatch):
     return TerminationCheck(Config(), task, 2, mapped)
 
 
+def test_data_that_seeds_share_are_said_once(capsys):
+    task = qusac.Task(1, 1, positive)
+    mapped = functools.partial(seeds.mapped, placement=None)
+    check = TerminationCheck(Config(), task, 2, mapped, is_shared=True)
+    one = replay.init(CAPACITY, 1, 1)
+    for transition in transitions([1, -1, 1], [0, 1, 0]):
+        one = replay.add(one, transition)
+    check.update(jax.tree.map(lambda x: jnp.stack([x, x]), one), 3, "dataset")
+    assert "of 3 transitions, 1 ended their episode where it does not, and 2 did not" in (
+        capsys.readouterr().err
+    )
+    assert check.state() == {"transitions": 3, "missed": [1, 1], "invented": [2, 2]}
+
+
 def test_new_transitions_are_counted_once_and_said_once(check, capsys):
     buffers = [replay.init(CAPACITY, 1, 1)] * 2
     # Of two seeds: where the function says an end, and where the environment did.

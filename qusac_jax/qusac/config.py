@@ -210,7 +210,7 @@ class Config:
                 f"{self.method!r}; use one of {', '.join(propagating)}, or relative_risk=False"
             )
         self._check_rollouts()
-        self._check_critic_steps()
+        self._check_steps_ahead()
         self._check_enough_to_disagree()
         self._check_penalty_and_regularizer()
 
@@ -221,11 +221,17 @@ class Config:
                 "has none; use 'model' or 'member', or rollout_starts 'uniform'"
             )
 
-    def _check_critic_steps(self) -> None:
+    def _check_steps_ahead(self) -> None:
         if self.critic_steps > 1 and self.critic_data != "member":
             raise ValueError(
                 f"critic_steps {self.critic_steps} look ahead in a member's rollouts, got "
                 f"critic_data {self.critic_data!r}; use 'member', or critic_steps 1"
+            )
+        # Rollouts go on after an end, to anywhere, and would be part of its means.
+        if self.unet_looks_ahead and uncertainty.METHODS[self.method].compares_batch:
+            raise ValueError(
+                f"method {self.method!r} compares the transitions of a batch, which rollouts are "
+                f"not, got unet_steps {self.unet_steps}; use 1, or the method 'upper_bound'"
             )
 
     def _check_enough_to_disagree(self) -> None:

@@ -68,12 +68,12 @@ def diagnose(
         there are none.
     """
     source: Any = state.replay if state.model_data is None else state.model_data
-    key_batch, key_values = jax.random.split(key)
+    key_real, key_model, key_values = jax.random.split(key, 3)
     count = _NUM_BATCHES * config.batch_size
-    real = replay.sample(state.replay, key_batch, count)
+    real = replay.sample(state.replay, key_real, count)
     batch = jax.tree.map(
         lambda model, real: jnp.where(source.size > 0, model, real),
-        multistep.plain(replay.sample(source, key_batch, count)),
+        multistep.plain(replay.sample(source, key_model, count)),
         real,
     )
     parts = parts_lib.build(config, task.action_size)

@@ -52,6 +52,7 @@ class Method(NamedTuple):
     min_models: int = 0  # members of the model that it takes to disagree
     reads_next_values: bool = False  # of the critics, at what each member expects
     compares_actions: bool = False  # whether it needs several actions per next state
+    compares_batch: bool = False  # whether U of a pair depends on the others of its batch
     is_of_values: bool = True  # whether U is a variance of values, in squared units of the return
     # Of U, for the U-net, whose symlog tells values above 1 apart by their ratio and values below
     # by their difference.
@@ -237,7 +238,9 @@ METHODS: Mapping[str, Method] = types.MappingProxyType(
             reads_next_values=True,
             compares_actions=True,
         ),
-        "centered_upper_bound": Method(local=_propagated_centered, min_groups=2),
+        "centered_upper_bound": Method(
+            local=_propagated_centered, min_groups=2, compares_batch=True
+        ),
         "disagreement": Method(
             local=_propagated_disagreement,
             min_models=2,

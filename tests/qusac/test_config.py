@@ -186,6 +186,8 @@ def test_what_rollouts_and_their_share_of_a_batch_do_needs_them():
             dataclasses.replace(combo, real_ratio=ratio)
     with pytest.raises(ValueError, match=r"critic_steps 5 look ahead .* critic_data 'model'"):
         Config(critic_steps=5, critic_data="model")
+    with pytest.raises(ValueError, match=r"compares the transitions of a batch.* unet_steps 2"):
+        Config(method="centered_upper_bound", unet_steps=2)
 
 
 def test_a_unet_looks_ahead_where_there_are_steps_to_look_at():
