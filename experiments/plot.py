@@ -21,6 +21,7 @@ import numpy as np
 from absl import flags
 
 from experiments import cli, figures, files, path_flag, results, run_reader
+from experiments.files import plain
 from experiments.run_reader import Curve
 
 
@@ -54,7 +55,7 @@ def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:
             for point in zip(s.x, s.mean, s.standard_error, strict=True)
         ],
     )
-    print(table(grouped))
+    print(table(grouped, y))
     if len(grouped) > 1:
         scores = results.normalized_final_returns(grouped)
         if not scores:
@@ -68,11 +69,18 @@ def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:
         files.write_csv(output / "aggregate.csv", results.Aggregate._fields, aggregates)
 
 
-def table(grouped: dict[str, dict[str, list[Curve]]]) -> str:
-    """Markdown table of final returns, those of the last evaluations: mean ± standard error."""
+def table(grouped: dict[str, dict[str, list[Curve]]], y: str = "eval_return") -> str:
+    """Markdown table of final returns, those of the last evaluations: mean ± standard error.
+
+    Args:
+        grouped: as `results.group` gives them.
+        y: what is drawn; if it is no return, its last values, smoothed as drawn, have a column.
+    """
+    is_more = y not in ("eval_return", "eval_task_return")
     lines = [
-        "| env | method | seeds | steps | final return | without action cost |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
+        "| env | method | seeds | steps | final return | without action cost |"
+        + f" {plain(y)} |" * is_more,
+        "| --- | --- | ---: | ---: | ---: | ---: |" + " ---: |" * is_more,
     ]
     for env, by_label in grouped.items():
         for label, curves in by_label.items():
@@ -80,7 +88,10 @@ def table(grouped: dict[str, dict[str, list[Curve]]]) -> str:
             steps = f"{ends[0]}" if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
             with_cost = _mean_and_error([curve.final_return for curve in curves])
             without = _mean_and_error([curve.final_task_return for curve in curves])
-            lines.append(f"| {env} | {label} | {len(curves)} | {steps} | {with_cost} | {without} |")
+            last = f" {_mean_and_error([curve.y[-1] for curve in curves])} |" * is_more
+            lines.append(
+                f"| {env} | {label} | {len(curves)} | {steps} | {with_cost} | {without} |{last}"
+            )
     return "\n".join(lines)
 
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments import unread
+from experiments.config_file import replaced
 from experiments.files import flatten, plain, read_columns, read_json, warn
 from experiments.retired import RETIRED
 from qusac_jax.qusac import presets
@@ -230,9 +232,20 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
                 fields[today] = fields.pop(old)
     others = {name: config.get(name) for name in ("action_cost", "termination", "init_from")}
     data = config.get("dataset")
+    fields |= {name: defaults[name] for name in _without_effect(fields, isinstance(data, dict))}
     if isinstance(data, dict):  # two may have the same name
         others["dataset"] = f"{data.get('dataset')} ({str(data.get('sha256'))[:8]})"
     return fields | others
+
+
+def _without_effect(fields: Mapping[str, Any], is_offline: bool) -> set[str]:
+    """Hyperparameters that the run does not read, whose values make no difference."""
+    known = flatten(dataclasses.asdict(Config()))
+    try:
+        config = replaced(Config(), {name: fields[name] for name in known if name in fields})
+    except (ValueError, TypeError):  # of another version, or damaged
+        return set()
+    return unread.names(config, is_offline=is_offline)
 
 
 def _told_apart(curves: list[Curve]) -> list[Curve]:

@@ -32,10 +32,15 @@ def warn(config: qusac.Config, given: Collection[str], *, is_offline: bool) -> N
         is_offline: whether the run learns from a dataset, F updates in one call.
     """
     said: set[str] = set()
-    for names, why in _unread(config, is_offline):
-        for name in sorted(set(given) & names - said):
+    for group, why in _unread(config, is_offline):
+        for name in sorted(set(given) & group - said):
             files.warn(f"config.{name} has no effect: {why}")
-        said |= names
+        said |= group
+
+
+def names(config: qusac.Config, *, is_offline: bool) -> set[str]:
+    """Hyperparameters that have no effect on a run; arguments as for `warn`."""
+    return set().union(*(group for group, _ in _unread(config, is_offline)))
 
 
 def _unread(config: qusac.Config, is_offline: bool) -> Iterator[tuple[set[str], str]]:

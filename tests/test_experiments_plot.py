@@ -213,6 +213,14 @@ def test_command_writes_everything(tmp_path, capsys):
     assert (tmp_path / "out" / "learning_curves.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_what_is_drawn_and_no_return_has_a_column_of_its_last_values(tmp_path):
+    rows = [(step, seed, 1.0, 1.0, step * (seed + 1)) for step in (0, 10) for seed in (0, 1)]
+    curves = run_reader.read_runs([write_run(tmp_path / "a", "e", "sac", rows)], y="mean_q")
+    head, _, row = plot.table(results.group(curves), "mean_q").split("\n")
+    assert head.endswith("| without action cost | mean_q |")
+    assert row.endswith("| 1.0 ± 0.0 | 15.0 ± 5.0 |")
+
+
 def test_learning_curves_of_one_run(tmp_path):
     run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [5.0]))
     curves = run_reader.read_runs([run])
@@ -436,6 +444,20 @@ def test_a_setting_that_came_later_has_its_default_in_an_earlier_run(tmp_path):
     assert labels == ["pombu roll_out_every=0", "pombu roll_out_every=50"]
 
 
+def test_settings_without_effect_tell_nothing_apart(tmp_path):
+    def labels(method, **fields):
+        runs = []
+        for seed in range(2):
+            path = tmp_path / f"{method}{len(list(tmp_path.iterdir()))}"
+            config = dataclasses.asdict(run_reader.Config(method=method))
+            run = write_run(path, "pendulum", method, rows_for([seed], [5.0]))
+            runs.append(with_settings(run, **config | (fields if seed else {})))
+        return {curve.label for curve in run_reader.read_runs(runs)}
+
+    assert labels("ensemble_mean", risk=0.5, unet_steps=3) == {"ensemble_mean"}
+    assert labels("pombu", risk=0.5, gap_samples=7) == {"pombu risk=0.5", "pombu risk=1.0"}
+
+
 def test_settings_that_only_some_runs_know(tmp_path):
     known, gone = [{"risk": 1.0}, {}], [{"no_longer_there": 1.0}, {}]
     assert run_reader.differing(known) == ["risk"]
@@ -516,6 +538,7 @@ def test_hyperparameters_of_a_time_without_groups_have_todays_names(tmp_path, mo
         dynamics: Dynamics = Dynamics()
 
     monkeypatch.setattr(run_reader, "Config", Config)
+    monkeypatch.setattr(run_reader.unread, "names", lambda config, is_offline: set())
     rows = rows_for([0], [5.0])
     old = write_run(tmp_path / "old", "pendulum", "pombu", rows)
     with_settings(old, risk=1.0, dynamics_hidden=8, nll_beta=0.75, fit_max_epochs=50)
