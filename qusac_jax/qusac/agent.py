@@ -178,9 +178,9 @@ def _learn(
     def update(learner: parts_lib.Learner, key: chex.PRNGKey):
         key_batch, key_update = jax.random.split(key)
         batches = _sample_batches(state, key_batch, config)
-        updated, metrics = learner_lib.update(learner, *batches, predict, key_update, config=config)
-        count = jnp.where(counts, updated.num_updates, learner.num_updates)
-        return updated._replace(num_updates=count), metrics
+        return learner_lib.update(
+            learner, *batches, predict, key_update, config=config, counts=counts
+        )
 
     keys = jax.random.split(key, num_updates)
     learner, metrics = jax.lax.scan(update, state.learner, keys)

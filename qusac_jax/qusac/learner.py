@@ -24,6 +24,7 @@ def update(
     key: chex.PRNGKey,
     *,
     config: Config,
+    counts: jax.Array | bool = True,
 ) -> tuple[Learner, dict[str, jax.Array]]:
     """One gradient update: U-net, critics, targets, actor, temperature, in this order.
 
@@ -38,6 +39,7 @@ def update(
         predict: the model, for methods that ask it; None without one.
         key: consumed.
         config: hyperparameters.
+        counts: `[]` bool, whether `risk_schedule` counts it.
 
     Returns:
         The new learner, and losses and means as named scalars.
@@ -56,7 +58,7 @@ def update(
         parts, learner, policy_batch.observation, key_actor
     )
     learner = _update_temperature(parts, learner, log_prob)
-    learner = learner._replace(num_updates=learner.num_updates + 1)
+    learner = learner._replace(num_updates=learner.num_updates + jnp.asarray(counts, jnp.int32))
     return learner, metrics | actor_metrics | {"alpha": jnp.exp(learner.log_temperature)}
 
 
