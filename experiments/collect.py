@@ -8,6 +8,7 @@ medium-replay-v0, medium-expert-v0 and expert-v0, after those of D4RL. Starting 
 import contextlib
 import dataclasses
 import pathlib
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -169,6 +170,7 @@ def _train_and_write(
 ) -> int | None:
     """Trains and writes the datasets that are missing; returns the exit code, None for 0."""
     workdir = setup.directory.path
+    again = f"the same command with --workdir={shlex.quote(str(workdir))}"
     with interrupts.stop_signals() as stopped:
         print(f"run directory: {workdir}", flush=True)
         with contextlib.closing(CollectRun(setup)) as training:
@@ -177,10 +179,7 @@ def _train_and_write(
                 training.prepare()
             number = training.train(stopped)
             if number is not None:
-                print(
-                    f"stopped at step {training.step}; the same command with --workdir={workdir} "
-                    "continues"
-                )
+                print(f"stopped at step {training.step}; {again} continues")
                 return 128 + number
             maker = DatasetMaker(
                 options.env, spec, setup.config, options.seed, training, shelf, stopped
@@ -189,8 +188,8 @@ def _train_and_write(
                 plan = maker.make_all()
             except Stopped as signal:
                 print(
-                    "stopped while writing datasets; those that are complete stay, and the same "
-                    f"command with --workdir={workdir} makes the others"
+                    f"stopped while writing datasets; those that are complete stay, and {again} "
+                    "makes the others"
                 )
                 return 128 + signal.number
             print(table(shelf, plan))

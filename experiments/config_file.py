@@ -1,8 +1,8 @@
 """Hyperparameters from a preset, a JSON file and flags: `--config_file=FILE --config.FIELD=VALUE`.
 
 The file is the config.json of a run, whose hyperparameters are all taken, or a mapping of some
-hyperparameters to values: nested as there, or with names as the flags have them, such as
-`dynamics.hidden`. Flags on the command line win.
+hyperparameters to values: with groups nested as there, or with names as the flags have them, such
+as `dynamics.hidden`. Flags on the command line win.
 """
 
 import dataclasses
@@ -29,6 +29,7 @@ class Given(NamedTuple):
     path: pathlib.Path
     fields: dict[str, Any]  # by name, such as `dynamics.hidden`
     preset: str | None  # of the run whose config.json it is; None for some fields and values
+    is_offline: bool = False  # whether that run learned from a dataset
     gone: Mapping[str, Any] = types.MappingProxyType({})  # what that run had and none has now
 
 
@@ -81,7 +82,7 @@ def read(path: str) -> Given:
     """The hyperparameters in a file.
 
     Raises:
-        ValueError: if it cannot be read.
+        ValueError: if it cannot be read, or is neither all of a run nor some fields.
     """
     content = read_json(pathlib.Path(path), "pass another --config_file")
     inner = content.get("config")
@@ -93,8 +94,13 @@ def read(path: str) -> Given:
             f"config_file {path!r} is of a run with the preset {preset!r}, which there is not; "
             f"choose from {', '.join(PRESETS)}"
         )
+    if preset is None or "dynamics" not in inner:  # or what it lacks would be taken for defaults
+        raise ValueError(
+            f"config_file {path!r} has 'config', but is no config.json of a run, which has the "
+            "preset and every hyperparameter; put its fields at the top level"
+        )
     fields, gone = _without_retired(flatten(inner))
-    return Given(pathlib.Path(path), fields, preset or "qusac", gone)
+    return Given(pathlib.Path(path), fields, preset, bool(content.get("dataset")), gone)
 
 
 def given_fields(options: Any) -> set[str]:

@@ -97,7 +97,13 @@ class Shelf:
 
     def _plans(self) -> dict[str, Any]:
         """Of all prefixes."""
-        return read_json(self._path, "choose another workdir") if self._path.is_file() else {}
+        plans = read_json(self._path, "choose another workdir") if self._path.is_file() else {}
+        for prefix, plan in plans.items():
+            if not (isinstance(plan, dict) and isinstance(plan.get("token"), str)):
+                raise ValueError(
+                    f"{self._path} is damaged: {prefix!r} has no token; choose another workdir"
+                )
+        return plans
 
     def _write(self) -> None:
         plans = {**self._plans(), self._prefix: self._plan}

@@ -230,19 +230,27 @@ def _draw_published(panel: Axes, curves: Sequence[PublishedCurve], end: float) -
 
 
 @matplotlib.rc_context({**style.RC, "axes.grid.axis": "x"})
-def draw_aggregates(aggregates: list[results.Aggregate], path: pathlib.Path) -> None:
-    """Draws statistics over tasks with their intervals, one panel per statistic."""
+def draw_aggregates(
+    aggregates: list[results.Aggregate], names: Mapping[str, str], path: pathlib.Path
+) -> None:
+    """Draws statistics over tasks with their intervals, one panel per statistic.
+
+    Args:
+        aggregates: of all labels.
+        names: `Curve.name` of each label, which decides the colour.
+        path: of the PNG.
+    """
     labels = list(dict.fromkeys(item.label for item in aggregates))
-    colors = style.colors(label.split()[0] for label in labels)
+    colors = style.colors(names.values())
     order = [*style.COLORS, *colors]
-    labels.sort(key=lambda label: (order.index(label.split()[0]), label))
+    labels.sort(key=lambda label: (order.index(names[label]), label))
     statistics = list(dict.fromkeys(item.statistic for item in aggregates))
     figure = Figure((4.2 * len(statistics), 0.45 * len(labels) + 1.4), layout="constrained")
     panels = figure.subplots(1, len(statistics), sharey=True, squeeze=False)[0]
     for panel, statistic in zip(panels, statistics, strict=True):
         for item in aggregates:
             if item.statistic == statistic:
-                row, color = labels.index(item.label), colors[item.label.split()[0]]
+                row, color = labels.index(item.label), colors[names[item.label]]
                 if item.num_seeds > 1:
                     width = item.high - item.low
                     panel.barh(row, width, 0.5, left=item.low, color=color, alpha=0.35)

@@ -96,11 +96,24 @@ def resumed(own: qusac.Config, values: dict[str, Any], given: Collection[str]) -
 
 def check_is_offline(path: pathlib.Path) -> None:
     """Raises `ValueError` if a run, that of `path`, did not learn from a dataset."""
-    if not files.read_json(path / "config.json", REMEDY).get("dataset"):
+    if not _dataset(files.read_json(path / "config.json", REMEDY)):
         raise ValueError(
             f"init_from: {path} is no offline run, its config.json names no dataset; to go on with "
             "an online run, pass its --workdir and a larger --num_steps"
         )
+
+
+def dataset_hash(path: pathlib.Path) -> str | None:
+    """The checksum of what an offline run learned from; None if the run is gone."""
+    source = path / "config.json"
+    about = files.read_json(source, REMEDY) if source.is_file() else {}
+    return _dataset(about).get("sha256")
+
+
+def _dataset(about: dict[str, Any]) -> dict[str, Any]:
+    """What config.json says of the dataset; nothing where it is damaged."""
+    data = about.get("dataset")
+    return data if isinstance(data, dict) else {}
 
 
 def check_sizes(path: pathlib.Path, spec: environments.Spec) -> None:
@@ -110,7 +123,7 @@ def check_sizes(path: pathlib.Path, spec: environments.Spec) -> None:
         path: workdir of the offline run.
         spec: of the environment.
     """
-    data = files.read_json(path / "config.json", REMEDY).get("dataset") or {}
+    data = _dataset(files.read_json(path / "config.json", REMEDY))
     there = (data.get("observation_size"), data.get("action_size"))
     here = (spec.observation_size, spec.action_size)
     if None not in there and there != here:
@@ -164,6 +177,8 @@ def action_cost(
             "transitions of both"
         )
     there = about.get("action_cost")
+    if there is not None and not isinstance(there, int | float):
+        raise ValueError(f"init_from: {source} has the action_cost {there!r}; {REMEDY}")
     if None not in (there, given) and there != given:
         files.warn(
             f"action_cost is {given:g}, but {there:g} in {path}; D will hold rewards of both"
@@ -232,7 +247,7 @@ def _known_rows(about: dict[str, Any], buffer: Any) -> np.ndarray:
         buffer: D of its seeds, `[R, T, ...]`, the same data for each.
     """
     terminated = buffer.data.terminated[0]
-    if not (about.get("dataset") or {}).get("num_unknown_next_observations"):
+    if not _dataset(about).get("num_unknown_next_observations"):
         return np.ones(len(terminated), bool)
     print(
         f"D begins without {terminated.sum()} of the dataset's {len(terminated)} transitions: the "

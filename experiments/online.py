@@ -90,7 +90,8 @@ def run(options: Any) -> int | None:
         handover.check_seeds(source, options.seed, options.num_seeds)
         handover.check_sizes(source, spec)
     make = functools.partial(kind, init_from=source)
-    return program.train(options, spec, config, make, within, init_from=options.init_from)
+    about = {"init_from": options.init_from, "init_from_dataset": handover.dataset_hash(source)}
+    return program.train(options, spec, config, make, within, **about)
 
 
 def _is_gone(source: pathlib.Path | None, workdir: str | None) -> bool:

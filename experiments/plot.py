@@ -65,7 +65,8 @@ def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:
             print("\nNo aggregate over tasks: one task was run with every method.")
             return
         aggregates = results.aggregate(scores)
-        figures.draw_aggregates(aggregates, output / "aggregate.png")
+        names = {curve.label: curve.name for curve in curves}
+        figures.draw_aggregates(aggregates, names, output / "aggregate.png")
         files.write_csv(output / "aggregate.csv", results.Aggregate._fields, aggregates)
 
 

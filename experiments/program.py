@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import datetime
 import pathlib
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -163,7 +164,7 @@ def _run(
                 named = {"env": setup.env, "method": setup.config.method, "preset": options.preset}
                 run.finish({**named, "num_seeds": options.num_seeds})
     if signal_number is not None:
-        again = f"the same command with --workdir={workdir} continues"
+        again = f"the same command with --workdir={shlex.quote(str(workdir))} continues"
         print(f"stopped at step {run.step}; {again}")
         return 128 + signal_number
     print(f"done: summary.json, learning_curve.png and policy are in {workdir}")
@@ -208,4 +209,4 @@ def description(
 def _default_workdir(options: Any, spec: environments.Spec, config: qusac.Config) -> pathlib.Path:
     label = config.method if options.preset == "qusac" else options.preset
     date = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return pathlib.Path("runs") / f"{files.as_name(spec.name)}-{label}-{date}"
+    return pathlib.Path("runs") / f"{files.as_name(spec.name)}-{label}-seed{options.seed}-{date}"

@@ -8,7 +8,7 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import cost
-from experiments.report import Row
+from experiments.metrics_rows import Row
 
 # More than this factor above its bound is more than rounding.
 _BOUND_TOLERANCE = 1.001

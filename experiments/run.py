@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import evaluation, processes, report, run_results, seeds
+from experiments import evaluation, metrics_rows, processes, run_results, seeds
 from experiments.evaluation import Evaluation
 from experiments.evaluator import Evaluator
 from experiments.finite_check import FiniteCheck
@@ -61,7 +61,7 @@ class Run(abc.ABC):
         self._program_keys, self._diagnosis_keys = keys[:, 1], keys[:, 2]
         self.step = 0
         self._progress = Progress(setup.num_steps, is_first=self._processes.is_first)
-        self._begun: report.Begun | None = None  # an evaluation that is not logged
+        self._begun: metrics_rows.Begun | None = None  # an evaluation that is not logged
         self._updates_per_call = self._config.updates_per_step  # of what `Speed` times
         self._fit_mse = np.full((len(self._seeds), self._config.num_members), np.nan, np.float32)
         self._fit_epochs = np.zeros(len(self._seeds), np.int32)
@@ -290,7 +290,7 @@ class Run(abc.ABC):
             **{f"holdout_mse_{n}": mse for n, mse in enumerate(self._fit_mse.T)},
         }
         episodes = self._evaluator.begin(self._state.actor)
-        self._begun = report.Begun(
+        self._begun = metrics_rows.Begun(
             self.step,
             episodes,
             {name: np.array(column) for name, column in columns.items()},
@@ -311,7 +311,7 @@ class Run(abc.ABC):
             return
         episodes = begun.episodes.result()
         self._begun = None
-        rows = report.rows(begun, self._seeds, episodes, self._episode_columns(episodes))
+        rows = metrics_rows.rows(begun, self._seeds, episodes, self._episode_columns(episodes))
         rows = [row for part in self._processes.gather(rows) for row in part]
         timing = {
             "steps_per_second": begun.rate,

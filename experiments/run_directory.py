@@ -9,7 +9,9 @@ import pathlib
 from collections.abc import Callable
 from typing import IO, Any
 
-from experiments.files import flatten, read_json, write_json
+import numpy as np
+
+from experiments.files import flatten, read_columns, read_json, write_json
 from experiments.loggers import Logger, TensorBoard
 
 _LOCK = ".lock"
@@ -18,7 +20,8 @@ _UNFINISHED = (_LOCK, "config.partial")  # what a process that died at its start
 _AT_START = {*_UNFINISHED, "config.json", "checkpoints", "tensorboard", "wandb", "wandb.json"}
 _MOST_NAMED = 6  # values that differ, in an error
 _PROGRAM = ("versions", "git_commit", "device")  # what computes, `describe_program`
-_TAKEN_OVER = ("dynamics", "init_from")  # runs; what they gave is in the run's own checkpoints
+# Of other runs; what they gave is in the checkpoints of the run itself.
+_TAKEN_OVER = ("dynamics", "init_from", "init_from_dataset")
 # What may differ when a run is continued; everything else decides its results.
 _FREE = (
     *_PROGRAM,
@@ -105,6 +108,17 @@ class RunDirectory:
                 content.pop(name, None)
             content |= {name: self.previous[name] for name in _TAKEN_OVER if name in self.previous}
         write_json(self.path / "config.json", content)
+        self._forget_summary(done)
+
+    def _forget_summary(self, done: int) -> None:
+        """Removes summary.json if it is of more steps or episodes than are kept."""
+        try:
+            summary = self.read_summary()
+        except ValueError:  # damaged: written anew at the end
+            return
+        there = summary.get("steps", summary.get("num_episodes"))
+        if isinstance(there, int) and there > done:
+            (self.path / "summary.json").unlink()
 
     @property
     def checkpoints(self) -> pathlib.Path:
@@ -121,9 +135,10 @@ class RunDirectory:
 
     def last_step(self) -> int:
         """The last step in metrics.csv, of a line that is complete; 0 where there is none."""
-        text = self._metrics.read_text() if self._metrics.exists() else ""
-        lines = text[: text.rfind("\n") + 1].splitlines()[1:]
-        return int(float(lines[-1].split(",")[0])) if lines else 0
+        if not self._metrics.exists():
+            return 0
+        steps = read_columns(self._metrics, ["step"])["step"]
+        return int(np.max(steps[np.isfinite(steps)], initial=0))
 
     def rewind(self, metrics_size: int, step: int) -> None:
         """Forgets what was logged after a checkpoint, because the run will log it again.

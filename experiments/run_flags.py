@@ -6,7 +6,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, config_file, config_flags, jax_settings, path_flag, processes
+from experiments import cli, config_file, config_flags, files, jax_settings, path_flag, processes
 from qusac_jax import environments, qusac
 from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS, SIZES
@@ -127,6 +127,12 @@ def read_config(
     given = config_file.read(options.config_file) if options.config_file else None
     if given is not None and given.preset is not None:
         _take_preset(options, given.preset)
+        if given.is_offline != is_offline:
+            kinds = ("an offline", "an online") if given.is_offline else ("an online", "an offline")
+            files.warn(
+                f"config_file is of {kinds[0]} run, and all of its hyperparameters, the sign of "
+                f"risk among them, are taken for {kinds[1]} one"
+            )
     preset = qusac.presets.get(options.preset, options.size, is_offline=is_offline)
     if options.method is not None:
         if options["config.method"].present and options["config.method"].value != options.method:
@@ -136,6 +142,12 @@ def read_config(
             )
         options["config.method"].parse(options.method)
     if options.termination == LEARNED:
+        learns = options["config.dynamics.learn_termination"]
+        if learns.present and not learns.value:
+            raise ValueError(
+                f"termination is given twice: {LEARNED!r} and "
+                "--config.dynamics.learn_termination=False; leave one out"
+            )
         options["config.dynamics.learn_termination"].parse("true")
     flags = config_flags.given_fields(options, "config").keys()
     return config_file.read_config(options, preset, given, change=_with_used_risk(change, flags))

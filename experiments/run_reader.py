@@ -66,13 +66,14 @@ def read_runs(
     if smooth < 1:
         raise ValueError(f"smooth must be at least 1, got {smooth}; 1 draws the values as they are")
     paths = [pathlib.Path(path) for path in run_directories]
-    found = [path for path in paths if (path / "config.json").is_file()]
+    found, problems = [], []
     curves: list[Curve] = []
-    problems = []
-    for path in found:
+    for path in paths:
         try:
-            curves += _read_run(path, x, y, smooth)
-        except ValueError as error:
+            if (path / "config.json").is_file():
+                found.append(path)
+                curves += _read_run(path, x, y, smooth)
+        except (ValueError, OSError) as error:
             problems.append(f"runs: {error}")
     if not curves:
         what = f"{len(found)} runs without an evaluation yet" if found else "no run"
@@ -126,6 +127,10 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
     if missing:
         what = f"{path / 'config.json'} has no {', '.join(missing)}"
         raise ValueError(f"{what}; leave this run out")
+    cost = config.get("action_cost") or 0.0
+    if not isinstance(cost, int | float):
+        what = f"{path / 'config.json'}: action_cost is {cost!r}, which is no number"
+        raise ValueError(f"{what}; leave this run out")
     env, name = plain(str(config["env"])), plain(_name(config["preset"], config["method"]))
     columns = read_columns(path / "metrics.csv", {x, y, *_REQUIRED_COLUMNS})
     seeds = columns["seed"]
@@ -143,6 +148,10 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
             f"{too_large.sum()} of {len(seeds)} lines, which are left out"
         )
     kept = ~too_large & np.isfinite(columns[x]) & np.isfinite(columns[y])
+    for column in (x, y):
+        if len(seeds) and not np.isfinite(columns[column]).any():
+            what = f"{path / 'metrics.csv'} has no finite value of {column}"
+            raise ValueError(f"{what}; choose another column, or leave this run out")
     curves = []
     for seed in np.unique(seeds):
         rows = (seeds == seed) & kept
@@ -189,7 +198,7 @@ def what_is_missing(path: pathlib.Path, columns: Mapping[str, np.ndarray] | None
         columns = read_columns(path / "metrics.csv", _REQUIRED_COLUMNS)
     for seed in seeds:
         steps = columns["step"][columns["seed"] == seed]
-        end = int(np.nanmax(steps, initial=0))
+        end = int(np.max(steps[np.isfinite(steps)], initial=0))
         if end < done:
             return (
                 f"{path / 'metrics.csv'} ends at step {end} of seed {seed}, and summary.json says "
@@ -230,11 +239,18 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
             old = next((name for name in names if name in fields), None)
             if old is not None:
                 fields[today] = fields.pop(old)
-    others = {name: config.get(name) for name in ("action_cost", "termination", "init_from")}
+    others = {name: config.get(name) for name in ("action_cost", "termination")}
+    # Of each seed, it may be another run, as long as what that learned from is the same.
+    others["init_from"] = config.get("init_from") and (
+        f"a run on {str(config.get('init_from_dataset') or 'a dataset')[:8]}"
+    )
     data = config.get("dataset")
     fields |= {name: defaults[name] for name in _without_effect(fields, isinstance(data, dict))}
-    if isinstance(data, dict):  # two may have the same name
-        others["dataset"] = f"{data.get('dataset')} ({str(data.get('sha256'))[:8]})"
+    if isinstance(data, dict):  # two may have the same name, and one may be in two places
+        name = pathlib.PurePath(str(data.get("dataset"))).name
+        others["dataset"] = f"{name} ({str(data.get('sha256'))[:8]})"
+        bounds = ("action_low", "action_high")
+        others |= {f"dataset.{bound}": data.get(bound) for bound in bounds}
     return fields | others
 
 

@@ -3,8 +3,10 @@
 Axis: R seeds.
 """
 
+import functools
 import os
 import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,25 +45,32 @@ class SavedRun:
         missing = [name for name in _NEEDED if name not in about]
         if missing:
             raise ValueError(f"run {str(path)!r} has no {', '.join(missing)} in config.json")
-        for name in ("seed", "num_seeds"):
-            if not isinstance(about[name], int):
-                raise ValueError(
-                    f"run {str(path)!r}: {name} in config.json is {about[name]!r}, which is no "
-                    f"integer; {_REMEDY}"
-                )
+        _check_kinds(self.path, about)
         self.config = config_file.of_run(self.path, argument="run", remedy=_REMEDY)
         self.spec = environments.spec(about["env"], about.get("action_cost"))
-        self.task = program.task_of(about.get("termination"), self.spec, self.config)
         self.seeds = list(range(about["seed"], about["seed"] + about["num_seeds"]))
         self._checkpointer = Checkpointer(
             self.path / "checkpoints", remedy="name another of the run's checkpoints"
         )
 
+    @functools.cached_property
+    def task(self) -> qusac.Task:
+        """With the termination of the run, which may import a module that its user named."""
+        return program.task_of(self.about.get("termination"), self.spec, self.config)
+
     @property
     def reference(self) -> datasets.ScoreReference | None:
         """The returns of 0 and 100 percent, of an offline run whose dataset has them."""
         reference = (self.about.get("dataset") or {}).get("reference")
-        return datasets.ScoreReference(**reference) if reference else None
+        if not reference:
+            return None
+        try:
+            return datasets.ScoreReference(**reference)
+        except TypeError as error:
+            raise ValueError(
+                f"run {str(self.path)!r}: config.json has a damaged reference ({reference!r}); "
+                f"{_REMEDY}"
+            ) from error
 
     def index(self, seed_index: int) -> int:
         """The index itself; raises `ValueError` if there is no such seed."""
@@ -131,7 +140,8 @@ class SavedRun:
                 "checkpoint, or put its files back"
             )
         step = there[-1] if step is None else step
-        init = lambda: qusac.init(jax.random.key(0), config=self.config, task=self.task)
+        task = self.spec.task("never")  # of a policy, only sizes count
+        init = lambda: qusac.init(jax.random.key(0), config=self.config, task=task)
         one = jax.eval_shape(init).actor
         if step == final:  # much smaller than a checkpoint
             actor = load_actor(self.path)[0]
@@ -142,7 +152,7 @@ class SavedRun:
             return step, jax.tree.map(lambda x: x[None], actor)
         if step in checkpoints:
             actor = checkpoint_parts.actors(
-                self._checkpointer, self.config, self.task, len(self.seeds), step
+                self._checkpointer, self.config, task, len(self.seeds), step
             )
             return step, actor
         raise ValueError(f"step must be one of {there}, where {self.path} was saved, got {step}")
@@ -159,8 +169,25 @@ class SavedRun:
 
     def _final_step(self) -> int | None:
         path = self.path / "policy" / "policy.json"
-        return files.read_json(path, _REMEDY).get("step") if path.is_file() else None
+        return files.read_count(path, "step", _REMEDY) if path.is_file() else None
 
     def _kept_policies(self) -> list[int]:
         there = (self.path / "policies").glob("*.npz")
         return [int(path.stem) for path in there if path.stem.isdecimal()]
+
+
+def _check_kinds(path: pathlib.Path, about: dict[str, Any]) -> None:
+    """Raises `ValueError` if config.json has something else where names, numbers, facts belong."""
+    kinds = {
+        "env": (str,),
+        "seed": (int,),
+        "num_seeds": (int,),
+        "termination": (str, type(None)),
+        "dataset": (dict, type(None)),
+    }
+    for name, kind in kinds.items():
+        if not isinstance(about.get(name), kind):
+            raise ValueError(
+                f"run {str(path)!r}: {name} in config.json is {about.get(name)!r}, which is no "
+                f"{name}; {_REMEDY}"
+            )

@@ -20,6 +20,7 @@ from experiments import own_cores
 _NO_LIMIT = 10 * 365 * 24 * 60  # minutes
 _SLURM_TIME = 24 * 60  # minutes, unless --slurm=time=... says otherwise
 _MAX_REQUEUES = 1_000  # after time limits; submitit gives up after 3
+_SUBMITTED = "_submitted.pkl"  # after what submitit calls a job
 _SLURM_ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED")
 LAUNCHERS = ("local", "slurm")
 
@@ -136,11 +137,10 @@ class Launcher:
         """
         import submitit
 
-        submitted = (self._folder / name).glob("*_submitted.pkl")
-        latest = max(submitted, key=lambda path: path.stat().st_mtime, default=None)
+        latest = _latest_job(self._folder / name)
         if self.is_local or latest is None:
             return None
-        job = submitit.SlurmJob(self._folder / name, latest.name.removesuffix("_submitted.pkl"))
+        job = submitit.SlurmJob(self._folder / name, latest)
         return job if job.state.split()[0] in _SLURM_ALIVE else None
 
     def stop(self, job: Any) -> None:
@@ -182,11 +182,15 @@ def shares(cores: Sequence[int], count: int) -> list[list[int]]:
 
 def is_open(folder: pathlib.Path) -> bool:
     """Whether the latest job of a run has left no result: it is queued or runs, or was killed."""
-    submitted = list(folder.glob("*_submitted.pkl"))
+    latest = _latest_job(folder)
+    return latest is not None and not any(folder.glob(f"{latest}_*_result.pkl"))
+
+
+def _latest_job(folder: pathlib.Path) -> str | None:
+    """What submitit calls the job that was submitted last, or None."""
+    submitted = folder.glob(f"*{_SUBMITTED}")
     latest = max(submitted, key=lambda path: path.stat().st_mtime, default=None)
-    if latest is None:
-        return False
-    return not any(folder.glob(f"{latest.name.removesuffix('_submitted.pkl')}_*_result.pkl"))
+    return None if latest is None else latest.name.removesuffix(_SUBMITTED)
 
 
 def last_error(folder: pathlib.Path) -> str:

@@ -2,13 +2,13 @@
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import published_curves, results, style
+from experiments import published_curves, results, run_reader, style
 from experiments.run_reader import Curve
 
 
@@ -20,7 +20,7 @@ class Rung(NamedTuple):
     standard_error: float  # NaN with one seed
 
 
-# By task, and within a task by method; rungs by cost.
+# By task, and within a task by method and its settings; rungs by cost.
 Ladders = dict[str, dict[str, list[Rung]]]
 
 
@@ -37,8 +37,9 @@ def ladders(curves: Sequence[Curve], final: Callable[[Curve], float]) -> Ladders
         final: the return of a seed that counts.
     """
     returns: dict[str, dict[str, dict[float, list[float]]]] = {}
-    for curve in curves:
-        by_cost = returns.setdefault(curve.env, {}).setdefault(curve.name, {})
+    labels = _labels(curves)
+    for curve, label in zip(curves, labels, strict=True):
+        by_cost = returns.setdefault(curve.env, {}).setdefault(label, {})
         by_cost.setdefault(cost_of(curve), []).append(final(curve))
     return {
         env: {
@@ -48,6 +49,19 @@ def ladders(curves: Sequence[Curve], final: Callable[[Curve], float]) -> Ladders
         for env, by_name in sorted(returns.items())
         if len({cost for by_cost in by_name.values() for cost in by_cost}) > 1
     }
+
+
+def _labels(curves: Sequence[Curve]) -> list[str]:
+    """The name of each with what tells it from others of that name and task, but for the cost."""
+    settings = [{k: v for k, v in c.settings.items() if k != "action_cost"} for c in curves]
+    together: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for curve, one in zip(curves, settings, strict=True):
+        together.setdefault((curve.env, curve.name), []).append(one)
+    names = {key: run_reader.differing(each) for key, each in together.items()}
+    return [
+        " ".join([curve.name, *run_reader.describe(one, names[curve.env, curve.name])])
+        for curve, one in zip(curves, settings, strict=True)
+    ]
 
 
 def published(found: Ladders, steps: Mapping[str, float]) -> Ladders:

@@ -194,7 +194,7 @@ def _costs(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def _number(name: str, text: str) -> float:
     try:
-        return float(text)
+        return float(text) + 0.0  # -0 is 0
     except ValueError:
         raise ValueError(f"{name} must be numbers such as 0,0.01, got {text!r}") from None
 

@@ -178,7 +178,8 @@ def _last_evaluation(run: PlannedRun) -> tuple[int, float]:
         columns = files.read_columns(run.path / "metrics.csv", ("step", "eval_return"))
     except ValueError:  # the run itself says what is wrong, and mends what it can
         return 0, float("nan")
-    if not len(columns["step"]):
+    steps = columns["step"][np.isfinite(columns["step"])]
+    if not len(steps):
         return 0, float("nan")
-    step = columns["step"][-1]
+    step = steps[-1]
     return int(step), float(np.mean(columns["eval_return"][columns["step"] == step]))

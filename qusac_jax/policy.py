@@ -56,6 +56,8 @@ def save_policy(
     """
     path = pathlib.Path(path).expanduser().absolute()
     partial, previous = (path.with_name(f"{path.name}.{what}") for what in ("partial", "previous"))
+    if previous.exists() and not path.exists():  # killed between the two renames below
+        previous.rename(path)
     for left_over in (partial, previous):
         shutil.rmtree(left_over, ignore_errors=True)
     description = {

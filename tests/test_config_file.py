@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from experiments import config_file, online, run_flags
+from experiments import config_file, offline, online, run_flags
 from qusac_jax.qusac import presets
 
 
@@ -74,7 +74,8 @@ def test_what_a_file_of_some_fields_says_is_given_as_what_flags_say(tmp_path):
     file = write(tmp_path / "some.json", {"dynamics": {"decay": 1}, "risk": 2})
     options(["program", file, "--config.gap_samples=3"])
     assert config_file.given_fields(options) == {"dynamics.decay", "risk", "gap_samples"}
-    write(tmp_path / "some.json", {"config": {"risk": 2}})  # a run's has them all
+    run = {"preset": "qusac", "config": dataclasses.asdict(presets.get("qusac"))}
+    write(tmp_path / "some.json", run)  # a run's has them all
     assert config_file.given_fields(options) == {"gap_samples"}
 
 
@@ -124,6 +125,8 @@ def test_some_fields_replace_those_of_the_preset(tmp_path, content):
         ({"risk": float("nan")}, "risk must be finite, got nan"),
         ({"dynamics": {"hidden": [True, 8]}}, "must be a tuple of positive layer sizes"),
         ({"preset": "of old", "config": {}}, "which there is not"),
+        ({"config": {"discount": 0.9}}, "is no config.json of a run.*at the top level"),
+        ({"preset": "mbpo", "config": {"discount": 0.9}}, "is no config.json of a run"),
         ([1], "it is not a JSON object"),
     ],
 )
@@ -132,6 +135,26 @@ def test_mistakes_are_named_with_the_file(tmp_path, content, message):
     with pytest.raises(ValueError, match=message) as caught:
         config_of(write(file, content))
     assert str(file) in str(caught.value)
+
+
+def test_a_run_of_the_other_kind_is_warned_of(tmp_path, capsys):
+    run = {"preset": "qusac", "config": dataclasses.asdict(presets.get("qusac"))}
+    file = write(tmp_path / "config.json", run)
+    options = offline.make_flags()
+    options(["program", file])
+    assert run_flags.read_config(options, is_offline=True).risk == 1.0
+    assert "is of an online run, and all of its" in capsys.readouterr().err
+    options = online.make_flags()
+    options(["program", write(tmp_path / "config.json", run | {"dataset": {"sha256": "a"}})])
+    run_flags.read_config(options)
+    assert "is of an offline run" in capsys.readouterr().err
+
+
+def test_a_termination_is_learned_or_not():
+    options = online.make_flags()
+    options(["program", "--termination=learned", "--config.dynamics.learn_termination=false"])
+    with pytest.raises(ValueError, match="termination is given twice: 'learned' and"):
+        run_flags.read_config(options)
 
 
 def test_a_risk_that_a_schedule_takes_the_place_of_is_refused(tmp_path):

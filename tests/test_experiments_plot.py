@@ -391,6 +391,70 @@ def test_runs_on_different_datasets_are_told_apart(tmp_path):
     assert [curve.label.split()[1] for curve in curves] == ["dataset=medium", "dataset=expert"]
 
 
+def with_values(run, **values):
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | values))
+    return run
+
+
+def test_seeds_on_one_dataset_are_of_one_method(tmp_path):
+    def labels(*values):
+        runs = []
+        for seed, each in enumerate(values):
+            path = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+            run = write_run(path, "pendulum", "pombu", rows_for([seed], [5.0]))
+            runs.append(with_values(run, **each))
+        return {curve.label for curve in run_reader.read_runs(runs)}
+
+    data = {"dataset": "here/a.hdf5", "sha256": "123456789"}
+    elsewhere = data | {"dataset": "/there/a.hdf5"}
+    assert labels({"dataset": data}, {"dataset": elsewhere}) == {"pombu"}
+    assert len(labels({"dataset": data}, {"dataset": data | {"sha256": "2"}})) == 2
+    bounds = [{"dataset": data | {"action_low": [low]}} for low in (-1.0, -0.4)]
+    assert len(labels(*bounds)) == 2
+    taken = {"init_from": "runs/0", "init_from_dataset": "123456789"}
+    assert labels(taken, taken | {"init_from": "/elsewhere/1"}) == {"pombu"}
+    assert labels(taken, taken | {"init_from_dataset": "2"}) == {
+        "pombu init_from=a run on 12345678",
+        "pombu init_from=a run on 2",
+    }
+    assert len(labels(taken, {"init_from": None})) == 2
+
+
+def test_a_column_without_values_is_named(tmp_path, capsys):
+    rows = [(step, 0, 1.0, 1.0, value) for step, value in ((0, 1.0), (1, 2.0))]
+    good = write_run(tmp_path / "good", "e", "sac", rows)
+    empty = write_run(tmp_path / "empty", "e", "mbpo", [(*row[:4], "nan") for row in rows])
+    assert len(run_reader.read_runs([good, empty], y="mean_q")) == 1
+    assert f"{empty / 'metrics.csv'} has no finite value of mean_q" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="no finite value of mean_q; choose another column"):
+        run_reader.read_runs([empty], y="mean_q")
+
+
+def test_a_run_with_odd_steps_or_costs_does_not_end_the_others(tmp_path, capsys):
+    good = write_run(tmp_path / "good", "e", "sac", rows_for([0], [5.0]))
+    odd = write_run(tmp_path / "odd", "e", "mbpo", [("inf", 0, 1, 1, 1), (1, 0, 1, 1, 1)])
+    (odd / "summary.json").write_text(json.dumps({"steps": 5, "seeds": [0]}))
+    costly = with_values(write_run(tmp_path / "cost", "e", "pombu", []), action_cost="abc")
+    curves = run_reader.read_runs([good, odd, costly])
+    assert {curve.name for curve in curves} == {"sac", "mbpo"}
+    said = capsys.readouterr().err
+    assert "ends at step 1 of seed 0" in said
+    assert "action_cost is 'abc', which is no number" in said
+
+
+def test_methods_of_one_preset_have_their_colours_in_aggregates(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures.style, "colors", lambda names: drawn.extend(names) or {})
+    aggregates = [
+        results.Aggregate(label, "IQM", 0.5, 0.4, 0.6, 2, 2) for label in ("paper", "paper pombu x")
+    ]
+    names = {"paper": "paper", "paper pombu x": "paper pombu"}
+    with pytest.raises(ValueError, match="is not in list"):  # no colours, no order
+        figures.draw_aggregates(aggregates, names, tmp_path / "a.png")
+    assert drawn == ["paper", "paper pombu"]
+
+
 def test_a_further_setting_on_one_task_leaves_the_aggregate_of_the_others(tmp_path, capsys):
     def run(env, method, seed, risk):
         path = tmp_path / f"{env}{method}{seed}{risk}"
@@ -478,7 +542,7 @@ def test_infinite_and_huge_values_are_left_out_with_a_warning(tmp_path, capsys):
     assert plot.main(["plot", str(run), f"--output={tmp_path}"]) == 0
     only = write_run(tmp_path / "b", "pendulum", "pombu", [(0, 0, "inf", 1, 1)])
     assert plot.main(["plot", str(only), f"--output={tmp_path}"]) == 2
-    assert "error: runs: found 1 runs without an evaluation" in capsys.readouterr().err
+    assert "has no finite value of eval_return" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seed", ["inf", "nan", "0.5", "1e300"])

@@ -151,6 +151,19 @@ def test_checksums_that_are_gone_are_missed(saved, tmp_path):
         qusac_jax.load_policy(tmp_path)
 
 
+def test_a_policy_that_was_being_replaced_outlives_a_write_that_fails(tmp_path, monkeypatch):
+    save(tmp_path / "policy")
+    (tmp_path / "policy").rename(tmp_path / "policy.previous")  # killed between the two renames
+
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("qusac_jax.policy._write", full)
+    with pytest.raises(ValueError, match="could not write the policy"):
+        save(tmp_path / "policy", low=(-1.0,))
+    assert qusac_jax.load_policy(tmp_path).action_low == [-2.0]
+
+
 def test_a_full_disk_leaves_the_policy_that_was_there(tmp_path):
     save(tmp_path / "policy")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -78,4 +78,22 @@ def test_the_last_step_is_that_of_a_whole_line(tmp_path):
     with (tmp_path / "metrics.csv").open("w") as file:
         file.write("step,seed\n10000,0\n11000,0\n12")  # of 12000, killed while it was written
     assert directory.last_step() == 11_000
+    (tmp_path / "metrics.csv").write_text("step,seed\nx,0\n")
+    with pytest.raises(ValueError, match=r"metrics\.csv"):
+        directory.last_step()
+    directory.close()
+
+
+@pytest.mark.parametrize("name", ["steps", "num_episodes"])
+def test_a_summary_of_what_is_forgotten_goes(tmp_path, name):
+    directory = RunDirectory(tmp_path, {"env": "x"})
+    summary = tmp_path / "summary.json"
+    summary.write_text(json.dumps({name: 12}))
+    directory.accept(12)
+    assert summary.exists()
+    directory.accept(8)
+    assert not summary.exists()
+    summary.write_text("{")  # what is damaged is written anew at the end
+    directory.accept(8)
+    assert summary.exists()
     directory.close()

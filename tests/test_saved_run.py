@@ -120,7 +120,17 @@ def test_policies_of_checkpoints(finished, tmp_path):
         (
             '{"env": "pendulum", "preset": "sac", "method": "ensemble_mean", "seed": "a", '
             '"num_seeds": 1, "config": {}}',
-            "seed in config.json is 'a', which is no integer",
+            "seed in config.json is 'a', which is no seed",
+        ),
+        (
+            '{"env": ["pendulum"], "preset": "sac", "method": "ensemble_mean", "seed": 0, '
+            '"num_seeds": 1, "config": {}}',
+            "env in config.json is ['pendulum'], which is no env",
+        ),
+        (
+            '{"env": "pendulum", "preset": "sac", "method": "ensemble_mean", "seed": 0, '
+            '"num_seeds": 1, "config": {}, "dataset": "a"}',
+            "dataset in config.json is 'a', which is no dataset",
         ),
         (
             '{"env": "pendulum", "preset": "sac", "method": "ensemble_mean", "seed": 0, '
@@ -241,6 +251,17 @@ def test_inspect_leaves_out_what_a_run_has_removed_meanwhile(
     assert inspect.main(command) == 0
     assert f"checkpoint {there[0]} was removed by the run" in capsys.readouterr().err
     assert (tmp_path / "maps.png").stat().st_size > 10_000
+
+
+def test_scoring_a_policy_asks_no_termination(finished, tmp_path):
+    run = shutil.copytree(finished, tmp_path / "run")
+    config = json.loads((run / "config.json").read_text()) | {"termination": "no_module:function"}
+    (run / "config.json").write_text(json.dumps(config))
+    saved = SavedRun(run)
+    for step in (40, 80):
+        assert saved.actor(step)[0] == step
+    with pytest.raises(ValueError, match="no_module"):
+        saved.agent(80)
 
 
 def test_an_agent_is_its_state_without_what_models_generated(finished):

@@ -378,6 +378,7 @@ def test_plan_takes_several_action_costs(tmp_path):
         (["--tasks=pendulum", "--action_costs=0,-1"], "action_cost"),
         (["--tasks=pendulum", "--action_costs=0,x"], "action_costs must be numbers such as 0,0.01"),
         (["--tasks=pendulum", "--action_costs=0,0.0"], "action_costs: 0.0 is given twice"),
+        (["--tasks=pendulum", "--action_costs=0,-0"], "action_costs: 0.0 is given twice"),
         (["--tasks=pendulum", "--action_costs=0", "--action_cost=1"], "use --action_costs alone"),
         (["--tasks=pendulum", "--seed=1"], "use --seeds"),
         (["--tasks=pendulum", "--env=acrobot"], "use --tasks"),
@@ -584,6 +585,23 @@ def test_action_costs_make_a_ladder_beside_the_published_one(tmp_path):
     assert row.endswith(f"| {theirs[1].mean:.1f} ± {theirs[1].standard_error:.1f} |")
     row = next(line for line in text.splitlines() if "action_cost=0.05" in line)
     assert row.endswith("| - |")
+
+
+def test_rungs_are_of_one_setting(tmp_path):
+    runs = []
+    for seed, (cost, risk) in enumerate(((0.0, 1.0), (0.0, 0.5), (0.1, 1.0))):
+        run = tmp_path / f"{seed}"
+        write_run(run, "pendulum", "pombu", rows_for([seed], [100.0 * seed]))
+        config = json.loads((run / "config.json").read_text())
+        fields = {"action_cost": cost, "config": {"risk": risk}}
+        (run / "config.json").write_text(json.dumps(config | fields))
+        runs.append(run)
+    curves = suite_report.run_reader.read_runs(runs)
+    found = suite_ladder.ladders(curves, lambda curve: float(curve.y[-1]))["pendulum"]
+    assert {label: [(r.cost, r.mean) for r in rungs] for label, rungs in found.items()} == {
+        "pombu risk=0.5": [(0.0, 100.0)],
+        "pombu risk=1.0": [(0.0, 0.0), (0.1, 200.0)],
+    }
 
 
 def test_a_ladder_is_of_one_step_and_does_not_wait_for_runs_that_have_made_none(

@@ -206,9 +206,11 @@ def _array(path: Path, group: Any, key: str) -> Any:
     if not is_array(node):
         raise ValueError(f"dataset: {where} is a group; an array is needed")
     try:
-        dtype, _ = node.dtype, node.shape
+        dtype, shape = node.dtype, node.shape
     except _H5PY_ERRORS as error:
         raise ValueError(f"dataset: {where} cannot be read ({error}); {_DAMAGED}") from error
+    if shape is None:  # HDF5's null dataspace
+        raise ValueError(f"dataset: {where} is empty; {_DAMAGED}")
     if dtype.kind not in "fiub":  # strings and compounds can be long: look at no value
         raise ValueError(f"dataset: {where} has the dtype {dtype}; numbers are needed")
     return node

@@ -74,14 +74,18 @@ def check_id(dataset_id: str) -> None:
     if not MINARI_ID.fullmatch(dataset_id):
         raise ValueError(
             f"dataset: {dataset_id!r} is no Minari id; write NAMESPACE/NAME-vN, "
-            "such as 'mujoco/hopper/medium-v0'"
+            "such as 'mujoco/hopper/medium-v0', with two letters or more in the first part"
         )
 
 
 def _find(name: str) -> tuple[str, Path]:
     """ "minari" and the folder with its files, or "d4rl" and the file."""
-    path = Path(name).expanduser()
-    if path.is_file():
+    try:
+        path = Path(name).expanduser()
+        is_file = path.is_file()
+    except (OSError, RuntimeError) as error:  # no such user, a name that is too long
+        raise ValueError(f"dataset: {name!r} is no path ({error}); pass another") from error
+    if is_file:
         folder = minari_files.data_folder(path.parent)
         inside = path.name in (minari_files.DATA_FILE, minari_files.METADATA_FILE)
         return ("minari", folder) if inside and folder is not None else ("d4rl", path)
@@ -101,7 +105,12 @@ def _find(name: str) -> tuple[str, Path]:
             f"{name}.hdf5 (Minari's datasets of these tasks are others: other policies on v5)"
         )
     if folder is None or not (folder / minari_files.DATA_FILE).is_file():
-        _download(name, again=(local_root() / name).exists())  # left by a download cut short
+        left = local_root() / name
+        if folder is None and left.is_dir() and any(left.glob(f"**/{minari_files.METADATA_FILE}")):
+            raise ValueError(
+                f"dataset: {name!r} is no dataset, but has some in it ({left}); pass the id of one"
+            )
+        _download(name, again=left.exists())  # by a download cut short
         folder = minari_files.data_folder(local_root() / name)
     if folder is None:
         raise ValueError(f"dataset: {name!r} came without {minari_files.METADATA_FILE}; try again")

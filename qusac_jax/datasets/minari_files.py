@@ -24,8 +24,11 @@ _COLLECT_KEY = "qusac_jax_collect"  # `experiments.collect` noted it in here bef
 def data_folder(path: Path) -> Path | None:
     """The folder with the files of a Minari dataset, `path` itself or `path/data`, or None."""
     for folder in (path / "data", path):
-        if (folder / METADATA_FILE).is_file():
-            return folder
+        try:
+            if (folder / METADATA_FILE).is_file():
+                return folder
+        except OSError as error:  # a folder that may not be entered, a name that is too long
+            raise ValueError(f"dataset: {folder} cannot be read ({error}); pass another") from error
     return None
 
 
@@ -34,7 +37,7 @@ def is_complete(folder: Path) -> bool:
     try:
         metadata = json.loads((folder / METADATA_FILE).read_text())
         return (folder / DATA_FILE).is_file() and metadata["total_episodes"] > 0
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
@@ -91,8 +94,22 @@ def read(folder: Path, name: str) -> Dataset:
     )
 
 
+def _check_format(where: Path) -> None:
+    """Raises `ValueError` for a format that needs other packages; what is damaged, Minari names."""
+    try:
+        found = json.loads(where.read_text()).get("data_format", "hdf5")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return
+    if found != "hdf5":
+        raise ValueError(
+            f"dataset: {where} has the data_format {found!r}; only 'hdf5' can be read: write the "
+            "dataset again with data_format='hdf5'"
+        )
+
+
 def _read_metadata(folder: Path) -> tuple[dict[str, Any], spaces.Space, np.ndarray, np.ndarray]:
     where = folder / METADATA_FILE
+    _check_format(where)
     try:
         dataset = checks.require("minari").MinariDataset(folder)
         metadata = dataset.storage.metadata
@@ -103,11 +120,6 @@ def _read_metadata(folder: Path) -> tuple[dict[str, Any], spaces.Space, np.ndarr
             f"dataset: Minari cannot read {where} ({detail}); a download or a write of it was cut "
             "short, or it is damaged or of another version: remove the folder and make it again"
         ) from error
-    if metadata.get("data_format") != "hdf5":
-        raise ValueError(
-            f"dataset: {where} has the data_format {metadata.get('data_format')!r}; only 'hdf5' "
-            "can be read: write the dataset again with data_format='hdf5'"
-        )
     observation_space, action_space = dataset.observation_space, dataset.action_space
     leaves = (
         list(observation_space.values())

@@ -17,7 +17,7 @@ from qusac_jax._actions import as_action_cost
 from qusac_jax._messages import first_line
 from qusac_jax.datasets import checks
 from qusac_jax.datasets.loading import check_id, local_root
-from qusac_jax.datasets.minari_files import COST_KEY, ENV_KEY
+from qusac_jax.datasets.minari_files import COST_KEY, ENV_KEY, data_folder
 from qusac_jax.datasets.scores import ScoreReference, check_reference
 
 # Bytes of an HDF5 file beside its arrays, and of each group of an episode: above what was measured.
@@ -153,9 +153,10 @@ def _check_room(folder: Path, buffers: Iterable[Any]) -> None:
 
 
 def _taken(dataset_id: str, folder: Path) -> ValueError:
+    is_namespace = folder.is_dir() and data_folder(folder) is None and any(folder.iterdir())
+    remedy = "there are others in it" if is_namespace else "or remove the folder"
     return ValueError(
-        f"dataset: {dataset_id!r} exists already ({folder}); choose another id or version, or "
-        "remove the folder"
+        f"dataset: {dataset_id!r} exists already ({folder}); choose another id or version, {remedy}"
     )
 
 

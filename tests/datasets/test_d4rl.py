@@ -270,3 +270,12 @@ def test_bounds_that_are_not_the_environments(d4rl_arrays, write_hdf5):
     datasets.check_matches(own, spec)
     np.testing.assert_allclose(own.action, d4rl_arrays["actions"] / 2, atol=1e-7)
     datasets.check_matches(assumed, spec._replace(action_low=(-1.0,), action_high=(1.0,)))
+
+
+def test_an_array_without_a_shape_is_damage(d4rl_arrays, write_hdf5):
+    path = write_hdf5(d4rl_arrays)
+    with h5py.File(path, "a") as file:
+        del file["rewards"]
+        file["rewards"] = h5py.Empty("f4")
+    with pytest.raises(ValueError, match=r"rewards.* is empty"):
+        datasets.load(path)

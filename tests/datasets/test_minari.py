@@ -170,7 +170,7 @@ def put(index, value):
         (spoil("episode_2/truncations", lambda a: None), r"no key 'episode_2/truncations'"),
         (lambda f: edit(f, total_episodes=4), r"3 episodes, and key 'total_episodes'.* is 4"),
         (lambda f: edit(f, ref_max_score=-1501.0), r"min_return < max_return"),
-        (lambda f: edit(f, data_format="arrow"), r"metadata\.json"),
+        (lambda f: edit(f, data_format="arrow"), r"data_format 'arrow'; only 'hdf5' can be read"),
         (lambda f: edit(f, minari_version="9.9.9"), r"metadata\.json.*9\.9\.9"),
         (lambda f: edit(f, action_space="[]"), r"metadata\.json"),
         (lambda f: edit(f, dataset_id=None), r"metadata\.json \(KeyError: 'dataset_id'"),
@@ -399,3 +399,17 @@ class TestWithoutADataset:
     def test_bounds_are_for_files_without_them(self, saved):
         with pytest.raises(ValueError, match="brings its own"):
             datasets.load(ID, action_bounds=(-1, 1))
+
+
+def test_a_namespace_is_no_dataset(saved, episodes, root):
+    (root / "pendulum").rename(root / "pendulum-v0")
+    with pytest.raises(ValueError, match="is no dataset, but has some in it"):
+        datasets.load("pendulum-v0")
+    with pytest.raises(ValueError, match=r"exists already .* there are others in it"):
+        datasets.save("pendulum-v0", episodes, env_name="gym:Pendulum-v1")
+
+
+@pytest.mark.parametrize("name", ["~nobody_of_this_name/x.hdf5", "a" * 300])
+def test_what_can_be_no_path_is_named(root, name):
+    with pytest.raises(ValueError, match="is no path"):
+        datasets.load(name)
