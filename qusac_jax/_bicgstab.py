@@ -24,7 +24,7 @@ Dot = Callable[[jax.Array, jax.Array], jax.Array]
 def is_open(
     x: jax.Array, residual: jax.Array, scale: jax.Array, tolerance: jax.typing.ArrayLike
 ) -> jax.Array:
-    """`[]` whether a system is not solved, which a NaN in it never is.
+    """`[]` whether a system is not solved, which one with a NaN or an infinity in it never is.
 
     Args:
         x: `[N, S]`.
@@ -33,7 +33,9 @@ def is_open(
         tolerance: largest allowed norm of a residual, relative to `scale`.
     """
     rounding = _ROUNDING_ERRORS * jnp.finfo(x.dtype).eps * norm(x)
-    return ~jnp.all(norm(residual) <= _RESIDUAL_SLACK * tolerance * scale + rounding)
+    size = norm(residual)
+    is_solved = size <= _RESIDUAL_SLACK * tolerance * scale + rounding
+    return ~jnp.all(is_solved & jnp.isfinite(size))
 
 
 def solve(
@@ -87,7 +89,11 @@ def solve(
         # shadow the round breaks down; this shadow is everywhere, and another one in each round.
         shadow = jnp.where(count > 0, residual + size * _anything(residual, count), residual)
         options = (precondition, dot, half_steps)
-        correction, taken = _one_round(apply, residual, shadow, target, left, *options)
+        # Of size 1, or the squares of small numbers would be 0 and those of large ones infinite.
+        own = unit(residual)
+        scaled = residual / own[:, None], shadow / own[:, None], target / own
+        correction, taken = _one_round(apply, *scaled, left, *options)
+        correction = own[:, None] * correction
         new_residual = rhs - apply(x + correction)
         # Also false for NaN
         is_kept = norm(new_residual)[:, None] < _GROWTH * size
@@ -103,8 +109,20 @@ def solve(
 
 
 def norm(x: jax.Array) -> jax.Array:
-    """`[N]` 2-norms of `[N, S]`."""
-    return jnp.linalg.norm(x, axis=-1)
+    """`[N]` 2-norms of `[N, S]`, whatever the size of the numbers."""
+    own = unit(x)
+    return own * jnp.linalg.norm(x / own[:, None], axis=-1)
+
+
+def unit(x: jax.Array) -> jax.Array:
+    """`[N]` powers of two near the largest entries of `[N, S]`; 1 for zeros and what is not finite.
+
+    Divided by them, numbers lose no digit.
+    """
+    largest = jnp.max(jnp.abs(x), axis=-1)
+    is_known = (largest > 0) & jnp.isfinite(largest)
+    _, exponent = jnp.frexp(jnp.where(is_known, largest, 1.0))
+    return jnp.where(is_known, jnp.ldexp(jnp.ones_like(largest), exponent - 1), 1.0)
 
 
 def _anything(like, salt):

@@ -22,6 +22,8 @@ def check_dtype(dtype: Any) -> np.dtype:
         known = jnp.dtype(object)
     if dtype is None or known not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
+    if jax.dtypes.canonicalize_dtype(known) != known:
+        raise ValueError("dtype is float64, which JAX has off; set jax_enable_x64, or use float32")
     return known
 
 
@@ -137,6 +139,19 @@ def check_transitions(
             )
     if not np.all(np.isfinite(np.asarray(transitions.reward)[is_counted])):
         raise ValueError("transitions.reward must be finite, got NaN or infinity; drop those rows")
+
+
+def check_possible(transitions: Any, weight: np.ndarray, concentration: jax.Array) -> None:
+    """Raises `ValueError` if a counted transition has the concentration 0: it was excluded."""
+    state, action, _, next_state = (np.asarray(x) for x in transitions)
+    counted = np.flatnonzero(np.broadcast_to(weight > 0, state.shape))
+    known = np.asarray(concentration[state[counted], action[counted], next_state[counted]]) > 0
+    if not known.all():
+        i = counted[np.argmin(known)]
+        raise ValueError(
+            f"transitions.next_state is {next_state[i]} after state {state[i]} and action "
+            f"{action[i]}, which the belief's concentration of 0 excludes; start from a wider one"
+        )
 
 
 def check_supported(transitions: Any, weight: np.ndarray, support: jax.Array) -> None:

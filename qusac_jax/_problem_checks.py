@@ -230,10 +230,12 @@ def check_actions(policy, num_states: int, num_actions: int) -> jax.Array:
 
 def _check_terminates(transition, policy: np.ndarray, name: str) -> None:
     """Raises unless from each state a positive probability leads out of the MDP."""
+    given = transition.probability if isinstance(transition, Sparse) else transition
+    dtype = given.dtype if jnp.issubdtype(given.dtype, jnp.floating) else np.dtype(float)
     for flow in _flows(transition, policy):
         # Slow termination is for `check_result`, which knows the condition number.
         num_states = len(policy)
-        rounding = min(ROW_TOLERANCE, _ROUNDING_ERRORS * num_states * np.finfo(flow.dtype).eps)
+        rounding = min(ROW_TOLERANCE, _ROUNDING_ERRORS * num_states * float(jnp.finfo(dtype).eps))
         ends = np.asarray(flow.sum(-1)).ravel() < 1 - rounding
         # A search from the outside, against the transitions.
         outside = scipy.sparse.csr_matrix(ends.astype(flow.dtype))

@@ -102,7 +102,10 @@ def _descend(apply, rhs, leak, tolerance, *, is_worthwhile):
         tolerance: of norms, relative to that of `rhs`.
         is_worthwhile: `[]` whether to take a step at all.
     """
-    target = tolerance * _bicgstab.norm(rhs)
+    own = _bicgstab.unit(rhs)[:, None]  # in which no square is 0 or infinite
+    rhs = rhs / own
+    norm = lambda x: jnp.linalg.norm(x, axis=-1)
+    target = tolerance * norm(rhs)
     leak = jnp.broadcast_to(leak, rhs.shape)
     leak_square = _dot(leak, leak)
 
@@ -117,16 +120,17 @@ def _descend(apply, rhs, leak, tolerance, *, is_worthwhile):
         length = divide(_dot(image, residual), _dot(image, image))
         x = x + level + length * residual
         residual = residual - length * image
-        smaller = _bicgstab.norm(residual)
+        smaller = norm(residual)
         is_open = smaller > target
         goes_on = jnp.any(is_open) & jnp.all(~is_open | (smaller < _LEAST_DESCENT * size))
         return x, residual, smaller, goes_on
 
-    start = (jnp.zeros_like(rhs), rhs, _bicgstab.norm(rhs), is_worthwhile)
+    start = (jnp.zeros_like(rhs), rhs, norm(rhs), is_worthwhile)
     x, residual, size, _ = jax.lax.while_loop(lambda carry: carry[-1], step, start)
     # What is handed on as solved must be so; else the next round begins with the true residual.
     true_residual = lambda _: rhs - apply(x)
-    return x, _control.apply_if(jnp.all(size <= target), true_residual, residual)
+    residual = _control.apply_if(jnp.all(size <= target), true_residual, residual)
+    return own * x, own * residual
 
 
 def _dot(a, b):

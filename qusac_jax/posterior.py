@@ -20,6 +20,7 @@ from qusac_jax._checks import check_count, check_key, check_real, check_scalars,
 from qusac_jax._posterior_checks import (
     check_dtype,
     check_number,
+    check_possible,
     check_posterior,
     check_prior,
     check_support,
@@ -211,7 +212,10 @@ def update(
     if not is_concrete(*transitions, weight, noise_precision):
         return _update(posterior, transitions, weight, noise_precision)
     check_transitions(transitions, *posterior.reward_mean.shape, weight=weight)
-    if posterior.support is not None and is_concrete(posterior.support):
+    if posterior.support is None:
+        if is_concrete(posterior.concentration):
+            check_possible(transitions, np.asarray(weight), posterior.concentration)
+    elif is_concrete(posterior.support):
         check_supported(transitions, np.asarray(weight), posterior.support)
     if not 0 <= float(noise_precision) < np.inf:
         raise ValueError(

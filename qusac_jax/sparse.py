@@ -49,7 +49,8 @@ def from_dense(transition: chex.Array) -> Sparse:
         ValueError: for another rank, and for entries that are negative, NaN or infinite.
     """
     transition = np.asarray(transition)
-    if transition.ndim < 3 or transition.shape[-1] != transition.shape[-3]:
+    is_one = transition.ndim in (3, 4) and 0 not in transition.shape
+    if not is_one or transition.shape[-1] != transition.shape[-3]:
         raise ValueError(
             f"transition must have shape [S, A, S] or [N, S, A, S], got {transition.shape}"
         )
@@ -112,8 +113,16 @@ def member(transition: Any, index: int) -> Any:
 
 
 def mean(transition: Sparse) -> Sparse:
-    """The mean transition of an ensemble; of N * K successors if members have their own."""
+    """The mean transition of an ensemble; of N * K successors if members have their own.
+
+    Raises:
+        ValueError: for the transition of one MDP.
+    """
     next_state, probability = transition
+    if jnp.ndim(probability) != 4:
+        raise ValueError(
+            f"transition.probability must have shape [N, S, A, K], got {jnp.shape(probability)}"
+        )
     if next_state.ndim < probability.ndim:
         return Sparse(next_state, _members.mean(probability))
 

@@ -218,7 +218,8 @@ def solve_upper_bound(
     discount^2, as in the paper's loss of the U-net, and with the variance of the rewards, as in all
     UBEs here, so that the result is at least discount^2 times `ensemble_variance`: a bound of the
     variance at discount 1. Below, it can be less than the variance, where a step's reward is known
-    and nothing uncertain follows it. Arguments, result and errors are those of `solve_exact`.
+    and nothing uncertain follows it. Arguments, result and errors are those of `solve_exact`, but
+    for `min_local` and `form`.
     """
     solver = functools.partial(_solve_ube, form="upper_bound")
     return _checked(solver, 1, transition, reward, policy, discount, mean_transition, mean_reward)
@@ -229,8 +230,8 @@ def ensemble_variance(
 ) -> Variance:
     """Variance of the members' values (dividing by N); nothing is propagated.
 
-    The qvariance ensemble_var of Algorithm 1 line 4. Arguments, result and errors are those of
-    `solve_exact`; `local_v` and `local_q` are the variances themselves.
+    The qvariance ensemble_var of Algorithm 1 line 4. The arguments that it has, result and
+    errors are those of `solve_exact`; `local_v` and `local_q` are the variances themselves.
     """
     return _checked(_ensemble_variance, 1, transition, reward, policy, discount)
 
@@ -242,8 +243,8 @@ def decompose(
 
     Eq. (8), interpretation: total = Var over a, s' ~ policy, mean transition; epistemic = w, the
     variance over members of the expectation; aleatoric = the mean over members of the variance.
-    Discount and rewards enter only through the mean values. Arguments and errors are those of
-    `solve_exact`.
+    Discount and rewards enter only through the mean values. The arguments that it has, and
+    errors, are those of `solve_exact`.
     """
     return _checked(_decompose, 1, transition, reward, policy, discount)
 

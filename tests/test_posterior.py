@@ -244,6 +244,7 @@ def test_float64():
         ((2, 2), {"reward_mean": 1e39}, "reward_mean must be finite in float32"),
         ((2, 2), {"reward_mean": 1j}, "reward_mean must hold real numbers.*got complex"),
         ((2, 2), {"reward_mean": [0.0]}, "reward_mean must be a scalar"),
+        ((2, 2), {"dtype": jnp.float64}, "dtype is float64, which JAX has off"),
         ((2, 2), {"dtype": "float32x"}, "dtype must be float32 or float64, got 'float32x'"),
     ],
 )
@@ -346,6 +347,17 @@ def test_entries_out_of_range_or_without_weight_leave_the_belief_alone(index, we
     after = jax.jit(posterior.update)(belief, data, weight=weight)
     for name in ("concentration", "reward_mean", "reward_precision"):
         np.testing.assert_array_equal(getattr(after, name), getattr(belief, name))
+
+
+def test_what_a_concentration_of_0_excludes_is_not_observed():
+    concentration = np.ones((2, 1, 3))
+    concentration[0, 0, 2] = 0.0
+    belief = posterior.init(2, 1, concentration=concentration)
+    observed = posterior.Transitions([0, 0], [0, 0], [0.0, 0.0], [1, 2])
+    with pytest.raises(ValueError, match="next_state is 2 after state 0 and action 0, which"):
+        posterior.update(belief, observed)
+    counted = posterior.update(belief, observed, weight=np.array([1.0, 0.0]))
+    np.testing.assert_array_equal(counted.concentration[0, 0], [1.0, 2.0, 0.0])
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16])

@@ -84,6 +84,37 @@ def test_from_dense_drops_nothing(wrong):
         sparse.from_dense([[[wrong, 0.5]], [[0.0, 0.0]]])
     with pytest.raises(ValueError, match=r"must have shape \[S, A, S\].*got \(2, 2\)"):
         sparse.from_dense(np.eye(2))
+    for shape in ((3, 2, 2, 2, 2), (0, 1, 0)):
+        with pytest.raises(ValueError, match=r"must have shape \[S, A, S\]"):
+            sparse.from_dense(np.zeros(shape))
+
+
+def test_a_mean_is_of_several_members():
+    with pytest.raises(ValueError, match=r"must have shape \[N, S, A, K\], got \(2, 2, 2\)"):
+        sparse.mean(sparse.from_dense(np.full((2, 2, 2), 0.5)))
+
+
+@pytest.mark.parametrize("unit", [1e-28, 1e-12, 1e12, 1e28])
+def test_the_unit_of_rewards_does_not_matter(unit):
+    transition, reward, policy = problem(3, (), num_states=40)
+    single = lambda x: np.asarray(x, np.float32)
+    transition = transition._replace(probability=single(transition.probability))
+    solve = lambda unit: ube.solve_bellman(transition, single(reward * unit), single(policy), 0.9)
+    np.testing.assert_allclose(solve(unit).v / np.float32(unit), solve(1.0).v, rtol=1e-4)
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e12])
+def test_the_unit_of_uncertain_rewards_does_not_matter(unit):
+    transition, reward, policy = problem(3, (4,), num_states=40)
+    single = lambda x: np.asarray(x, np.float32)
+    transition = transition._replace(probability=single(transition.probability))
+
+    def solve(unit):
+        scaled = single(reward * unit)
+        return ube.solve_upper_bound(transition, scaled, single(policy), 0.9).v / unit**2
+
+    assert solve(1.0).min() > 0
+    np.testing.assert_allclose(solve(unit), solve(1.0), rtol=1e-3)
 
 
 def test_small_integers_name_as_many_states_as_others():

@@ -105,6 +105,13 @@ def test_value_iteration_by_hand():
     )
     with pytest.raises(ValueError, match="discount must be"):
         planning.solve_optimal(np.array([[[1.0]]]), np.array([[1.0]]), 1.1)
+    with pytest.raises(ValueError, match=r"reward must have shape .* got \(2, 1\)"):
+        jax.jit(planning.solve_optimal)(np.full((2, 2, 2), 0.5), np.ones((2, 1)), 0.9)
+    for tolerance in (np.nan, -1.0, "a"):
+        with pytest.raises(ValueError, match="tolerance must"):
+            planning.solve_optimal([[[1.0]]], [[1.0]], 0.9, tolerance=tolerance)
+    loose = planning.solve_optimal([[[1.0]]], [[1.0]], 0.9, tolerance=jax.numpy.float32(0.1))
+    np.testing.assert_allclose(loose.v, 10.0, rtol=0.1)
 
 
 def test_whole_numbers_and_lists_are_a_problem_to_solve():

@@ -580,6 +580,15 @@ def test_whole_numbers_and_closed_over_arrays_may_terminate():
         np.testing.assert_allclose(v, [2.0, 1.0], rtol=1e-6)
 
 
+def test_rows_that_sum_to_one_up_to_rounding_do_not_terminate():
+    transition = np.array([[[0.7, 0.3]], [[0.9, 0.1]]], np.float32)
+    ones = np.ones((2, 1), np.float32)
+    listed = Sparse(np.array([[[0, 1]], [[0, 1]]]), transition)
+    for one in (transition, listed):
+        with pytest.raises(ValueError, match="never reach termination"):
+            ube.check_problem(one, ones, ones, 1.0)
+
+
 def test_slow_termination_is_termination():
     # A million steps: nothing for float32, no difficulty in float64.
     problem = (np.full((1, 1, 1), 1 - 1e-6), np.ones((1, 1)), np.ones((1, 1)), 1.0)
@@ -637,6 +646,19 @@ def test_warm_solver_needs_no_iteration_from_the_solution_and_lu_where_it_fails(
     given_up = linear.solve_warm(flow, rhs, 0.99, jnp.zeros_like(drawn), max_iterations=1)
     assert given_up.fell_back
     np.testing.assert_allclose(given_up.x, drawn, atol=1e-9)
+
+
+@pytest.mark.parametrize("unit", [1e-28, 1e-12, 1e12, 1e28])
+def test_the_unit_of_the_right_hand_side_does_not_matter_to_the_warm_solver(unit):
+    rng = np.random.default_rng(7)
+    flow = rng.dirichlet(np.ones(20), (3, 20)).astype(np.float32)
+    rhs = rng.normal(size=(3, 20)).astype(np.float32)
+    zeros = np.zeros_like(rhs)
+    plain = linear.solve_warm(flow, rhs, 0.9, zeros)
+    scaled = linear.solve_warm(flow, rhs * np.float32(unit), 0.9, zeros)
+    assert plain.iterations == scaled.iterations > 0
+    assert not scaled.fell_back
+    np.testing.assert_allclose(scaled.x / np.float32(unit), plain.x, rtol=1e-4, atol=1e-5)
 
 
 # Closed-form moments.

@@ -87,7 +87,9 @@ class Evaluation(NamedTuple):
 
     mean_q: jax.Array  # [S, A] Q of the mean MDP; of the sampled one for psrl
     variance: jax.Array  # [S, A] estimate of the epistemic variance of Q; 0 for psrl
-    uncertainty_reward: jax.Array  # [S, A] propagated: reward variance + discount^2 u, clipped
+    # [S, A] propagated: reward variance + discount^2 u, clipped, of `moments` not clipped; of
+    # `ensemble_var`, which propagates nothing, the variance itself; 0 without an estimate.
+    uncertainty_reward: jax.Array
     # [] infinity where the variance of `moments` diverges, or a sparse system was not solved; else
     # 0, or the condition of `moments`. Values may lose accuracy unseen where machine epsilon /
     # (1 - discount) is above 1 %.

@@ -220,12 +220,14 @@ def begin(environment: Environment, seeds: Sequence[int], *, config: Config) -> 
         A `Progress` of no episodes.
 
     Raises:
-        ValueError: if there is no seed, or one that is no integer in [0, 2**31).
+        ValueError: if there is no seed, one that is no integer in [0, 2**31), or one twice.
     """
     if np.ndim(seeds) != 1 or not len(seeds):
         raise ValueError(f"seeds must hold at least one seed, got {seeds!r}; pass e.g. [0]")
     if max(check_count("seed", seed, least=0) for seed in seeds) >= 2**31:
         raise ValueError(f"seeds must be below 2**31, got {seeds!r}; choose smaller numbers")
+    if len(set(map(int, seeds))) < len(seeds):
+        raise ValueError(f"seeds must differ, got {list(seeds)}; leave out what is there twice")
     states = [init(environment, jax.random.key(seed), config=config) for seed in seeds]
     empty = np.zeros((len(seeds), 0), np.float32)
     none = empty.astype(np.int32)
@@ -307,6 +309,8 @@ def measure_regret(environment: Environment, progress: Progress) -> Result:
 
 def learning_time(solved: np.ndarray) -> np.ndarray:
     """First episode (counted from 1) at which over 10 % of the episodes so far were solved.
+
+    So it is in the authors' published data; the paper's figure says "at least 10 %".
 
     Args:
         solved: `[R, E]` bool.

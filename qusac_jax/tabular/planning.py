@@ -52,7 +52,7 @@ def solve_optimal(
         An `Optimal`.
 
     Raises:
-        ValueError: outside `jit` for bad values.
+        ValueError: for shapes and a tolerance that cannot be, and outside `jit` for bad values.
     """
     _checks.check_real(transition=transition, reward=reward, discount=discount)
     given = transition.probability if isinstance(transition, Sparse) else transition
@@ -67,17 +67,21 @@ def solve_optimal(
         transition = Sparse(next_state, probability)
     else:
         transition = probability
+    _checks.check_scalars(discount=discount)
+    _problem_checks.check_shapes(transition, reward, num_batch_axes=0)
+    _checks.check_real(tolerance=tolerance)
+    _checks.check_scalars(tolerance=tolerance)
+    if not 0 <= float(tolerance) < np.inf:
+        raise ValueError(f"tolerance must be a finite number of at least 0, got {tolerance!r}")
     if _checks.is_concrete(*jax.tree.leaves((transition, reward, discount))):
-        _checks.check_scalars(discount=discount)
         _checks.check_discount(discount)
-        _problem_checks.check_shapes(transition, reward, num_batch_axes=0)
         _problem_checks.check_transition(transition)
         _checks.check_finite("reward", reward)
     return _solve_optimal(
         transition,
         reward,
         jnp.asarray(discount, dtype),
-        tolerance=tolerance,
+        tolerance=float(tolerance),
         max_iterations=_checks.check_count("max_iterations", max_iterations),
     )
 
