@@ -11,6 +11,7 @@ import numpy as np
 from qusac_jax.sparse import Sparse
 
 ROW_TOLERANCE = 1e-5  # float32 rows of a thousand entries sum to 1 within this
+_RAW_KEYS = ((2,), (4,))  # shapes of JAX's own implementations
 
 
 def is_concrete(*values) -> bool:
@@ -83,8 +84,10 @@ def check_count(name: str, value, least: int = 1) -> int:
 
 def check_key(key) -> None:
     """Raises `ValueError` unless it is one of JAX's keys, of either kind; works on tracers too."""
-    dtype = getattr(key, "dtype", None)
-    if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == np.uint32):
+    dtype, shape = getattr(key, "dtype", None), np.shape(key)
+    is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    is_one = shape == () if is_typed else dtype == np.uint32 and shape in _RAW_KEYS
+    if not is_one:
         raise ValueError(f"key must be a key of JAX, such as jax.random.key(0), got {key!r}")
 
 

@@ -97,7 +97,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "num_unknown_next_observations": int((~dataset.next_observation_known).sum()),
         "num_episodes": dataset.num_episodes,
         "num_terminated": int(dataset.terminated.sum()),
-        "num_truncated": int(dataset.truncated.sum()),
+        "num_truncated": int(dataset.truncated.sum()),  # of what is kept: see `num_dropped`
         "observation_size": int(dataset.observation.shape[1]),
         "action_size": int(dataset.action.shape[1]),
         "action_low": dataset.action_low.tolist(),

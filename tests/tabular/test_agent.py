@@ -311,8 +311,10 @@ def test_warm_starts_are_cast_and_those_of_other_sizes_and_no_keys_are_named():
     with pytest.raises(ValueError, match=r"warm_start.mean must have shape .* got"):
         agent.optimize(some_belief(), some_policy(), other, key, config=config)
     cold = agent.init_warm_start(NUM_STATES, config)
-    with pytest.raises(ValueError, match="key must be a key of JAX"):
-        agent.optimize(some_belief(), some_policy(), cold, 0, config=config)
+    for wrong in (0, np.zeros(3, np.uint32), jax.random.split(key, 3)):
+        with pytest.raises(ValueError, match="key must be a key of JAX"):
+            agent.optimize(some_belief(), some_policy(), cold, wrong, config=config)
+    agent.optimize(some_belief(), some_policy(), cold, jax.random.PRNGKey(0), config=config)
     with jax.enable_x64(True):
         belief = jax.tree.map(
             lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x, some_belief()
