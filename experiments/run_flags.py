@@ -42,7 +42,7 @@ def define_flags(
     flags.DEFINE_integer("num_steps", num_steps, f"{unit} per seed", 1, **define)
     flags.DEFINE_integer("seed", 0, "first seed", 0, cli.MAX_SEED, **define)
     flags.DEFINE_integer("num_seeds", 1, "seeds trained together: seed, seed + 1, ...", 1, **define)
-    path_flag.define(values, "workdir", None, "default runs/ENV-METHOD-DATE")
+    path_flag.define(values, "workdir", None, "default runs/ENV-METHOD-seedSEED-DATE")
     flags.DEFINE_float("action_cost", None, "rho; default the paper's for its tasks", **define)
     flags.DEFINE_string(
         "termination",
