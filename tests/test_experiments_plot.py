@@ -445,14 +445,16 @@ def test_a_run_with_odd_steps_or_costs_does_not_end_the_others(tmp_path, capsys)
 
 def test_methods_of_one_preset_have_their_colours_in_aggregates(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(figures.style, "colors", lambda names: drawn.extend(names) or {})
-    aggregates = [
-        results.Aggregate(label, "IQM", 0.5, 0.4, 0.6, 2, 2) for label in ("paper", "paper pombu x")
-    ]
-    names = {"paper": "paper", "paper pombu x": "paper pombu"}
-    with pytest.raises(ValueError, match="is not in list"):  # no colours, no order
-        figures.draw_aggregates(aggregates, names, tmp_path / "a.png")
-    assert drawn == ["paper", "paper pombu"]
+    monkeypatch.setattr(figures.style, "save", lambda figure, path: drawn.append(figure))
+    names = {"paper x=1": "paper", "paper pombu x=1": "paper pombu"}
+    aggregates = [results.Aggregate(label, "IQM", 0.5, 0.4, 0.6, 2, 2) for label in names]
+    figures.draw_aggregates(aggregates, names, tmp_path / "a.png")
+    (panel,) = drawn[0].axes
+    rows = [text.get_text() for text in panel.get_yticklabels()]
+    found = {rows[round(line.get_ydata().mean())]: line.get_color() for line in panel.lines}
+    colors = style.colors(names.values())
+    assert found == {label: colors[name] for label, name in names.items()}
+    assert len(set(found.values())) == 2
 
 
 def test_a_further_setting_on_one_task_leaves_the_aggregate_of_the_others(tmp_path, capsys):
