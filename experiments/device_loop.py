@@ -38,7 +38,9 @@ class Report(NamedTuple):
     rewarded_steps: jax.Array  # [R] int32
     metrics: dict[str, jax.Array]  # [R] each, of the last gradient update; NaN if none
     fit: FitReport  # [R, ...] of the last fit; NaN if none
-    is_faulty: jax.Array  # [R] whether the environment answered a finite action with NaN or Inf
+    # [R] int32: the first step of the call, from 1, in which the environment answered a finite
+    # action with NaN or Inf; 0 if none.
+    faulty_step: jax.Array
 
 
 class _Agent(NamedTuple):
@@ -55,7 +57,7 @@ class _Loop(NamedTuple):
     envs: Stream  # [R, ...]
     last_return: jax.Array
     rewarded_steps: jax.Array
-    is_faulty: jax.Array
+    faulty_step: jax.Array
 
 
 class Episodes(NamedTuple):
@@ -148,14 +150,16 @@ def run_steps(
         agent = apply_if(plan.learn[i], learn, agent)
         agent = apply_if(~plan.learn[i], collect, agent)
         returns = jnp.stack([result.episode_return, result.episode_task_return])
-        is_finite = jnp.isfinite(result.reward) & jnp.isfinite(result.next_observation).all(-1)
-        asked_finite = jnp.isfinite(loop.agent.action).all(-1)
+        # Also what the next episode begins with.
+        seen = jnp.concatenate([result.next_observation, result.observation], -1)
+        is_finite = jnp.isfinite(result.reward) & jnp.isfinite(seen).all(-1)
+        is_faulty = jnp.isfinite(loop.agent.action).all(-1) & ~is_finite
         return _Loop(
             agent=agent,
             envs=envs,
             last_return=jnp.where(jnp.isnan(returns), loop.last_return, returns),
             rewarded_steps=loop.rewarded_steps + (result.reward > reward_threshold),
-            is_faulty=loop.is_faulty | (asked_finite & ~is_finite),
+            faulty_step=jnp.where(is_faulty & (loop.faulty_step == 0), i + 1, loop.faulty_step),
         )
 
     num_seeds = len(action)
@@ -165,11 +169,11 @@ def run_steps(
         envs=envs,
         last_return=jnp.full((2, num_seeds), jnp.nan),
         rewarded_steps=jnp.zeros(num_seeds, jnp.int32),
-        is_faulty=jnp.zeros(num_seeds, bool),
+        faulty_step=jnp.zeros(num_seeds, jnp.int32),
     )
     end = jax.lax.fori_loop(0, plan.num_steps, step, start)
     agent = end.agent
-    report = Report(end.last_return, end.rewarded_steps, agent.metrics, agent.fit, end.is_faulty)
+    report = Report(end.last_return, end.rewarded_steps, agent.metrics, agent.fit, end.faulty_step)
     return agent.state, end.envs, agent.action, report
 
 

@@ -85,19 +85,27 @@ class DeviceRun(OnlineRun):
             )
             self._action = np.asarray(action)[: len(self._seeds)]
         self._env.streams = seeds.real(streams, self._placement)
-        self.step = last
+        first, self.step = self.step, last
         self._observation = np.asarray(self._env.streams.observation)
         report = report._replace(last_return=report.last_return.T)
         report = seeds.for_host(report, self._placement)
-        self._note_report(plan, report)
+        self._note_report(first, plan, report)
         if self.step < self._num_steps:
             self._announce_rate("learning steps")
         return report.metrics if plan.learn[plan.num_steps - 1] else {}
 
-    def _note_report(self, plan: device_loop.Plan, report: device_loop.Report) -> None:
-        """Takes over what happened, for the log; raises `ValueError` where it is not finite."""
-        if np.asarray(report.is_faulty).any():
-            raise environments.FaultyEnvironmentError(not_finite(self._setup.env))
+    def _note_report(self, first: int, plan: device_loop.Plan, report: device_loop.Report) -> None:
+        """Takes over what happened after step `first`, for the log.
+
+        Raises:
+            ValueError: where it is not finite.
+        """
+        faulty = np.asarray(report.faulty_step)
+        if faulty.any():
+            step = first + int(faulty[faulty > 0].min())
+            raise environments.FaultyEnvironmentError(
+                not_finite(self._setup.env, f" at step {step}")
+            )
         if plan.refresh.any():
             self._note_fit(report.fit)
         metrics = report.metrics if plan.learn.any() else {}

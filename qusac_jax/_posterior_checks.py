@@ -101,6 +101,14 @@ def check_prior(prior: np.ndarray, shape: tuple[int, int, int], dtype: np.dtype)
         )
 
 
+def check_indices(transitions: Any) -> None:
+    """Raises `ValueError` unless states and actions are integers; works on tracers too."""
+    for name in ("state", "action", "next_state"):
+        dtype = getattr(transitions, name).dtype
+        if not jnp.issubdtype(dtype, jnp.integer):
+            raise ValueError(f"transitions.{name} must be integers, got {dtype}")
+
+
 def check_transitions(
     transitions: Any, num_states: int, num_actions: int, *, weight: Any = 1.0
 ) -> None:
@@ -128,10 +136,7 @@ def check_transitions(
     is_counted = np.broadcast_to(weight > 0, shapes["state"])
     bounds = {"state": num_states, "action": num_actions, "next_state": num_states + 1}
     for name, bound in bounds.items():
-        values = np.asarray(getattr(transitions, name))
-        if not np.issubdtype(values.dtype, np.integer):
-            raise ValueError(f"transitions.{name} must be integers, got {values.dtype}")
-        values = values[is_counted]
+        values = np.asarray(getattr(transitions, name))[is_counted]
         if values.size and (values.min() < 0 or values.max() >= bound):
             raise ValueError(
                 f"transitions.{name} must be in 0 .. {bound - 1}, got values from {values.min()} "

@@ -19,6 +19,7 @@ from qusac_jax import _dirichlet, _memory, _variates, sparse
 from qusac_jax._checks import check_count, check_key, check_real, check_scalars, is_concrete
 from qusac_jax._posterior_checks import (
     check_dtype,
+    check_indices,
     check_number,
     check_possible,
     check_posterior,
@@ -35,7 +36,6 @@ __all__ = [
     "Mdp",
     "Posterior",
     "Transitions",
-    "check_transitions",
     "init",
     "mean",
     "sample",
@@ -113,8 +113,8 @@ def init(
         A `Posterior` without data.
 
     Raises:
-        ValueError: if a size, mean, concentration, precision or dtype is out of its range, or the
-            belief does not fit into memory.
+        ValueError: if a size, mean, concentration, precision or dtype is out of its range, the
+            belief does not fit into memory, or concentration or support is being traced.
     """
     num_states = check_count("num_states", num_states)
     num_actions = check_count("num_actions", num_actions)
@@ -125,6 +125,11 @@ def init(
         raise ValueError(f"reward_precision must be positive in {dtype}, got {reward_precision}")
     if concentration is not None:
         check_real(concentration=concentration)
+    if not is_concrete(concentration, support):
+        raise ValueError(
+            "concentration and support must be known where the belief is made, got values that "
+            "are being traced; make it outside of jit, vmap or grad and pass it in"
+        )
     if support is not None:
         return _init_sparse(
             num_states, num_actions, support, concentration, reward_mean, reward_precision, dtype
@@ -236,7 +241,9 @@ def _check_are_transitions(transitions: Any) -> Transitions:
             f"transitions must be posterior.Transitions, got {type(transitions).__name__}"
         )
     check_real(**{f"transitions.{name}": x for name, x in transitions._asdict().items()})
-    return Transitions(*(x if hasattr(x, "dtype") else jnp.asarray(x) for x in transitions))
+    transitions = Transitions(*(x if hasattr(x, "dtype") else jnp.asarray(x) for x in transitions))
+    check_indices(transitions)
+    return transitions
 
 
 def _check_overflow(posterior: Posterior) -> None:

@@ -60,3 +60,21 @@ class Exploding(Pendulum):
 
     def terminated(self, state):
         return jnp.zeros((), bool)
+
+
+class LostAtFirst(Pendulum):
+    """No episode begins anywhere."""
+
+    def reset(self, key):
+        return State(jnp.nan * jnp.zeros(()), jnp.zeros(()))
+
+
+class LostLater(Pendulum):
+    """One of many short episodes begins nowhere; the first ones of seeds 0 and 1 do not."""
+
+    episode_length = 2
+
+    def reset(self, key):
+        state = super().reset(key)
+        is_lost = jax.random.uniform(jax.random.fold_in(key, 5)) < 1 / 16
+        return state._replace(angle=jnp.where(is_lost, jnp.nan, state.angle))

@@ -1,5 +1,6 @@
 """Whole runs on the device, against the same run with its environments stepped by the host."""
 
+import collections
 import csv
 import dataclasses
 import json
@@ -123,6 +124,11 @@ def test_an_environment_that_diverges_stops_the_run_and_is_named(tmp_path):
     diverging = make(DeviceRun, tmp_path / "run", env="functional:tests.pendulum:Exploding")
     with pytest.raises(ValueError, match="Exploding' returned an observation or a reward that is"):
         diverging.train(lambda: None)
+    lost = make(DeviceRun, tmp_path / "lost", env="functional:tests.pendulum:LostLater")
+    lost.prepare()
+    steps = (lost._advance() for _ in range(4))  # and no evaluation, which would notice, too
+    with pytest.raises(ValueError, match=r"LostLater' returned .* not finite at step \d+; its"):
+        collections.deque(steps, maxlen=0)
 
 
 TINY = [

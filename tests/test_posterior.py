@@ -273,6 +273,23 @@ def test_bad_transitions_are_named(field, value, message):
     posterior.update(posterior.init(5, 2), visits(np.random.default_rng(13)))
 
 
+@pytest.mark.parametrize("field", ["state", "action", "next_state"])
+def test_indices_that_are_no_integers_are_refused_under_jit(field):
+    data = visits(np.random.default_rng(13))
+    data = data._replace(**{field: getattr(data, field).astype(jnp.float32)})
+    with pytest.raises(ValueError, match=f"transitions.{field} must be integers, got float32"):
+        jax.jit(posterior.update)(posterior.init(5, 2), data)
+
+
+def test_a_belief_is_made_outside_of_transformations():
+    for name, value in (
+        ("concentration", jnp.ones((2, 2, 3))),
+        ("support", jnp.zeros((2, 2, 1), jnp.int32)),
+    ):
+        with pytest.raises(ValueError, match=r"traced; make it outside of jit"):
+            jax.jit(lambda x, name=name: posterior.init(2, 2, **{name: x}))(value)
+
+
 def test_lists_are_transitions_and_other_things_are_named():
     belief = posterior.init(3, 2)
     lists = posterior.Transitions([0, 1], [0, 1], [1.0, 2.0], [1, 3])

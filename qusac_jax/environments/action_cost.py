@@ -1,6 +1,5 @@
 """The outermost wrapper: action cost, bounds, and a guard against environments with bugs."""
 
-import math
 import traceback
 from typing import Any
 
@@ -10,6 +9,7 @@ from gymnasium import spaces
 
 _PLAIN_REWARDS = (float, int, np.float64, np.float32)
 _PLAIN_FLAGS = (bool, np.bool_)
+_LARGEST = float(np.finfo(np.float32).max)  # as everything becomes float32
 _UNPACKING = "values to unpack"  # what Python says of tuples of another length
 
 
@@ -103,6 +103,7 @@ class ActionCost(gymnasium.Wrapper):
                 f"{action.tolist()} at step {self.total_steps}; check the policy"
             )
         action = np.maximum(np.minimum(action, 1.0), -1.0)
+        cost = self.action_cost * float(action @ action)  # now: an environment may change it
         self.episode_steps += 1
         self.total_steps += 1
         try:
@@ -115,7 +116,7 @@ class ActionCost(gymnasium.Wrapper):
         if type(reward) not in _PLAIN_REWARDS:
             self._check_scalar("reward", reward, "biuf", "one real number")
         task_reward = float(reward)
-        if not math.isfinite(task_reward):
+        if not abs(task_reward) <= _LARGEST:  # false for NaN, too
             raise self._not_finite("a reward", task_reward)
         self._check_observation("step", observation)
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
@@ -124,15 +125,14 @@ class ActionCost(gymnasium.Wrapper):
         if not isinstance(info, dict):
             raise self._fault("step returned", "info", "a dictionary", info)
         info["task_reward"] = task_reward
-        reward = task_reward - self.action_cost * float(action @ action)
-        return observation, reward, bool(terminated), bool(truncated), info
+        return observation, task_reward - cost, bool(terminated), bool(truncated), info
 
     def _check_observation(self, verb: str, observation: Any) -> None:
         if _shape(observation) != self._observation_shape:
             wanted = f"an array of shape {self._observation_shape}, as its space says"
             raise self._fault(f"{verb} returned", "observation", wanted, observation)
         try:
-            is_finite = np.isfinite(observation).all()
+            is_finite = (np.abs(observation) <= _LARGEST).all()
         except TypeError:
             wanted = "an array of numbers"
             raise self._fault(f"{verb} returned", "observation", wanted, observation) from None

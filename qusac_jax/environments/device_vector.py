@@ -50,7 +50,7 @@ class DeviceVector:
         self.environment = functional.load(name)
         self._num_envs = len(seeds)
         keys = jax.vmap(streams.first_key)(jnp.asarray(np.asarray(seeds, np.uint32)))
-        self.streams = _start(keys, env=self.environment)
+        self._begin(keys)
 
     def __len__(self) -> int:
         """R, the number of environments."""
@@ -62,8 +62,13 @@ class DeviceVector:
         Returns:
             Observations `[R, O]`, float32.
         """
-        self.streams = _start(self.streams.key, env=self.environment)
+        self._begin(self.streams.key)
         return np.array(self.streams.observation)
+
+    def _begin(self, keys: jax.Array) -> None:
+        self.streams = _start(keys, env=self.environment)
+        if not np.isfinite(self.streams.observation).all():
+            raise FaultyEnvironmentError(not_finite(self.spec.name))
 
     def step(self, actions: Any, active: np.ndarray | None = None) -> StepResult:
         """Steps environments and resets those whose episode ended.
@@ -95,7 +100,8 @@ class DeviceVector:
             action_cost=self.spec.action_cost,
         )
         result = jax.tree.map(np.asarray, result)
-        if not (np.isfinite(result.next_observation).all() and np.isfinite(result.reward).all()):
+        returned = (result.next_observation, result.reward, result.observation)
+        if not all(np.isfinite(x).all() for x in returned):
             raise FaultyEnvironmentError(not_finite(self.spec.name))
         return result
 
@@ -163,10 +169,10 @@ def vector(
     return VectorEnvironment(name, seeds, action_cost=action_cost)
 
 
-def not_finite(name: str) -> str:
+def not_finite(name: str, when: str = "") -> str:
     """What is wrong where an environment answers a finite action with NaN or infinity."""
     return (
-        f"environment {name!r} returned an observation or a reward that is not finite; its "
+        f"environment {name!r} returned an observation or a reward that is not finite{when}; its "
         "simulation diverged or it has a bug: use a smaller time step, or another environment"
     )
 

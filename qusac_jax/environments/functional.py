@@ -232,7 +232,7 @@ def _check_bounds(env: FunctionalEnvironment, name: str) -> None:
             np.broadcast_to(np.asarray(bound, np.float32), (env.action_size,))
             for bound in (env.action_low, env.action_high)
         )
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"env: action_low and action_high of {name!r} must be numbers, or one for each of the "
             f"{env.action_size} components, got {env.action_low!r} and {env.action_high!r}"

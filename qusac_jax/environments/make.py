@@ -52,8 +52,10 @@ class Spec(NamedTuple):
         """
         ends = termination_fn(self.name, termination)
         sizes = {"observation_size": self.observation_size, "action_size": self.action_size}
-        if isinstance(termination, str):
-            check_fits(self.name, termination, **sizes)
+        if isinstance(termination, str) or (
+            termination is None and parse_name(self.name).family in DEVICE_FAMILIES
+        ):
+            check_fits(self.name, termination or self.termination, **sizes)
         if termination is not None or self.termination == "own":
             check_termination(ends, **sizes)
         return Task(self.observation_size, self.action_size, ends)
@@ -219,7 +221,7 @@ def _flatten(env: gymnasium.Env) -> gymnasium.Env:
         # Picks the only entry: a tenth of what FlattenObservation costs at every step.
         ((key, entry),) = space.items()
         env = wrappers.TransformObservation(
-            env, lambda o: o[key].ravel(), spaces.flatten_space(entry)
+            env, lambda o: np.asarray(o[key]).ravel(), spaces.flatten_space(entry)
         )
     elif isinstance(space, spaces.Dict):
         env = wrappers.FlattenObservation(env)
@@ -228,7 +230,7 @@ def _flatten(env: gymnasium.Env) -> gymnasium.Env:
         # Not DtypeObservation: it warns about the narrowing that is wanted here.
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)
         narrow = spaces.Box(low, high, dtype=np.float32)
-        env = wrappers.TransformObservation(env, lambda o: o.astype(np.float32), narrow)
+        env = wrappers.TransformObservation(env, lambda o: np.asarray(o, np.float32), narrow)
     return env
 
 

@@ -19,9 +19,9 @@ from qusac_jax.environments import state as environment_state
 from qusac_jax.environments.make import Spec, check_actions_shape, check_seeds
 from qusac_jax.environments.streams import StepResult
 
-# What stops a run, or says that its time is up, reaches its processes, too. They wait: it still
+# What stops a run, or says that its time is up, reaches its processes, too. They go on: it still
 # asks them for their state.
-_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
 _PATIENCE = 10.0  # seconds for a process to end by itself
 _PROGRAM = "qusac_jax.environments.worker"
 _OBSERVATIONS = ("next_observation", "observation")
@@ -170,7 +170,8 @@ class _Worker:
         """Starts it."""
         here, there = socket.socketpair()
         path = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # the process has it, too
+        # The process has this mask, too, until it has handlers.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", _PROGRAM, str(there.fileno())],

@@ -92,6 +92,8 @@ def restore(env: gymnasium.Env, captured: Captured) -> None:
         )
     decoder = encoding.Decoder()
     for layer, saved in zip(current, attributes, strict=True):
+        for key in _variable_attributes(layer).keys() - saved.keys():
+            del vars(layer)[key]  # it came after the state was saved
         for key, value in saved.items():
             _assign(layer, key, value, decoder)
     if pair := _mujoco_pair(env):

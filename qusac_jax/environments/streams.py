@@ -142,5 +142,6 @@ def _observe(env: FunctionalEnvironment, state: State) -> jax.Array:
 
 def _to_bounds(env: FunctionalEnvironment, action: jax.Array) -> jax.Array:
     """The agent's action `[A]` in [-1, 1] as the environment's own."""
-    low, high = jnp.asarray(env.action_low), jnp.asarray(env.action_high)
-    return low + 0.5 * (action + 1.0) * (high - low)
+    low, high = (jnp.asarray(x, jnp.float32) for x in (env.action_low, env.action_high))
+    # 1 may come to one rounding step beyond the upper one.
+    return jnp.clip(low + 0.5 * (action + 1.0) * (high - low), low, high)

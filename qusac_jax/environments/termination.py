@@ -149,15 +149,15 @@ GYM_TERMINATIONS: Mapping[str, str] = types.MappingProxyType(
     }
 )
 
-# Observation and action sizes of the tasks that a function is for, in all their versions.
+# Observation and action sizes of the tasks that a function is for, in all their versions and Brax.
 _SIZES: Mapping[str, tuple[tuple[int, ...], int]] = types.MappingProxyType(
     {
         "hopper": ((11,), 3),
         "walker2d": ((17,), 6),
         "ant": ((27, 105, 111), 8),
-        "humanoid": ((270, 348, 376), 17),
+        "humanoid": ((244, 270, 348, 376), 17),
         "inverted_pendulum": ((4,), 1),
-        "inverted_double_pendulum": ((9, 11), 1),
+        "inverted_double_pendulum": ((8, 9, 11), 1),
         "mountain_car_continuous": ((2,), 1),
     }
 )
@@ -168,7 +168,10 @@ def termination_name(name: str) -> str:
     parsed = parse_name(name)
     if parsed.family in DEVICE_FAMILIES:
         known = functional.load(name).termination
-        return "own" if callable(known) else known or "unknown"
+        if isinstance(known, str):
+            _check_known(known, f"termination of env {name!r}")
+            return known
+        return "unknown" if known is None else "own"
     if parsed.family == "dmc":
         return "never"  # but for lqr, whose unbounded actions `make` refuses
     return GYM_TERMINATIONS.get(parsed.task, "unknown")
@@ -204,12 +207,16 @@ def termination_fn(name: str, termination: str | TerminationFn | None = None) ->
             f"--termination=never if it never does, another of {', '.join(TERMINATIONS)}, or a "
             "function of your own as MODULE:FUNCTION"
         )
+    _check_known(key, "termination")
+    return TERMINATIONS[key]
+
+
+def _check_known(key: str, what: str) -> None:
     if key not in TERMINATIONS:
         raise ValueError(
-            f"termination {key!r} is unknown{did_you_mean(key, TERMINATIONS)}; choose from "
+            f"{what} {key!r} is unknown{did_you_mean(key, TERMINATIONS)}; choose from "
             f"{', '.join(TERMINATIONS)}, or a function of your own as MODULE:FUNCTION"
         )
-    return TERMINATIONS[key]
 
 
 def check_fits(name: str, termination: str, *, observation_size: int, action_size: int) -> None:

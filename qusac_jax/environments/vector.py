@@ -52,6 +52,7 @@ class VectorEnvironment:
         self._task_return = np.zeros(len(seeds))
         self._length = np.zeros(len(seeds), np.int64)
         self._capacity = 0  # bytes per environment, fixed when it is first needed
+        self._has_begun = False
 
     def __len__(self) -> int:
         """R, the number of environments."""
@@ -65,6 +66,7 @@ class VectorEnvironment:
         """
         for i, env in enumerate(self._envs):
             self._observation[i] = env.reset()[0]
+        self._has_begun = True
         self._return[:] = self._task_return[:] = self._length[:] = 0
         return self._observation.copy()
 
@@ -78,7 +80,10 @@ class VectorEnvironment:
 
         Raises:
             ValueError: if the shape is wrong or a value is not finite, on either side.
+            RuntimeError: before `reset` or `set_state`.
         """
+        if not self._has_begun:
+            raise RuntimeError("no episode has begun; call reset() before the first step()")
         actions = np.asarray(actions)
         num_envs = len(self._envs)
         check_actions_shape(actions, num_envs, self.spec)
@@ -164,6 +169,7 @@ class VectorEnvironment:
             )
             environment_state.restore(env, part)
         self._capacity = np.asarray(tree["python"]).shape[1]
+        self._has_begun = True
         self._observation = np.array(tree["observation"]).reshape(num_envs, -1)
         self._return = np.array(tree["episode_return"])
         self._task_return = np.array(tree["episode_task_return"])

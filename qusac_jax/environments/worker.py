@@ -1,7 +1,11 @@
 """A process with some of the environments of a `ProcessVector`, which starts it."""
 
+import contextlib
 import os
+import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Sequence
 from multiprocessing import connection
@@ -10,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from qusac_jax.environments.make import Spec
-from qusac_jax.environments.process_vector import step_record
+from qusac_jax.environments.process_vector import SIGNALS, step_record
 from qusac_jax.environments.streams import StepResult
 from qusac_jax.environments.vector import VectorEnvironment
+
+_WATCH_EVERY = 1.0  # seconds
 
 
 class _Environments:
@@ -36,6 +42,11 @@ class _Environments:
             rows[name] = getattr(result, name)
         return rows.tobytes()
 
+    def close(self) -> None:
+        """Frees the simulators, if there are any yet."""
+        if self._vector is not None:
+            self._vector.close()
+
     def __getattr__(self, method: str) -> Any:
         """Of the environments."""
         return getattr(self._vector, method)
@@ -48,9 +59,13 @@ def main(descriptor: int) -> None:
         descriptor: of a socket. It receives a method of `_Environments` with its arguments and is
             sent what that returned, or the exception that it raised.
     """
+    _outlast_signals()
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     os.set_inheritable(descriptor, False)  # by processes that an environment starts
-    environments = _Environments()
-    with connection.Connection(descriptor) as pipe:
+    with (
+        contextlib.closing(_Environments()) as environments,
+        connection.Connection(descriptor) as pipe,
+    ):
         while True:
             try:
                 method, arguments = pipe.recv()
@@ -65,6 +80,25 @@ def main(descriptor: int) -> None:
                 pipe.send(answer)
             except OSError:
                 return
+
+
+def _outlast_signals() -> None:
+    """Ignores what stops the run, until the run lets go.
+
+    With handlers that do nothing: processes that an environment starts begin with the defaults
+    again, but would inherit signals that are ignored or blocked.
+    """
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: None)
+        signal.siginterrupt(number, False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Ends this process where its parent has gone and an environment never returns."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH_EVERY)
+    os._exit(1)
 
 
 def _sendable(error: Exception) -> Exception:

@@ -116,6 +116,19 @@ class LastObservations(OwnState):
         self.position += np.sin(self.last[0])
 
 
+class Passing(OwnState):
+    """Has an attribute from the first step of an episode to its end."""
+
+    def begin(self):
+        if hasattr(self, "goal"):
+            del self.goal
+
+    def move(self, action):
+        if not hasattr(self, "goal"):
+            self.goal = float(self.position[0])
+        self.position += self.goal
+
+
 class History(OwnState):
     """Of a short episode."""
 

@@ -40,6 +40,7 @@ def register():
         hidden_state.Scan,
         hidden_state.Visits,
         hidden_state.Strict,
+        hidden_state.Passing,
         hidden_state.Randomized,
     ],
 )
@@ -64,6 +65,18 @@ def test_state_in_attributes_is_continued(register, env_class):
             found = other.step(action)
             np.testing.assert_array_equal(found.next_observation, wanted.next_observation)
             np.testing.assert_array_equal(found.observation, wanted.observation)
+
+
+def test_what_came_after_a_state_was_saved_is_gone_where_it_is_restored(register):
+    name = register(hidden_state.Passing)
+    env, other = (environments.VectorEnvironment(name, [seed]) for seed in (1, 2))
+    env.reset()
+    saved = env.state()
+    other.reset()
+    other.step(np.ones((1, 1)))
+    other.set_state(saved)
+    expected, found = (each.step(np.zeros((1, 1))).observation for each in (env, other))
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(

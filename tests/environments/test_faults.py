@@ -71,6 +71,8 @@ def answer(observation=GOOD, reward=0.0, terminated=False, truncated=False, info
         (answer(reward=None), r"reward NoneType None"),
         (answer(reward=1j), r"reward complex 1j"),
         (answer(reward=np.inf), "a reward that is not finite"),
+        (answer(reward=1e39), "a reward that is not finite .*: 1e[+]39"),
+        (answer(np.full(3, 1e300)), "an observation that is not finite"),
         (answer(terminated="False"), r"terminated str False .*must be True or False"),
         (answer(truncated=np.zeros(2, bool)), r"truncated ndarray of shape \(2,\)"),
         (answer(terminated=None), r"terminated NoneType None"),
@@ -128,6 +130,37 @@ def test_numbers_of_all_kinds_are_rewards(make, reward):
         env.step(np.zeros(1))
     _, found, terminated, truncated, _ = env.step(np.zeros(1))
     assert (found, terminated, truncated) == (1.0, True, False)
+
+
+def test_observations_may_be_lists_of_any_dtype(make):
+    for dtype in (np.float32, np.float64):
+        space = spaces.Box(-np.inf, np.inf, (3,), dtype)
+        for spaces_, seen in ((space, [1, 2, 3]), (spaces.Dict(a=space), {"a": [1, 2, 3]})):
+            env = make(space=spaces_, from_step=answer(seen))
+            env.reset()
+            for _ in range(3):
+                observation, *_ = env.step(np.zeros(1))
+            np.testing.assert_array_equal(observation, [1, 2, 3])
+            del gymnasium.registry["Faulty-v0"]
+    make()
+
+
+class Amplifying(Faulty):
+    """Changes the action that it is given."""
+
+    def step(self, action):
+        action *= 3
+        return super().step(action)
+
+
+def test_the_cost_is_that_of_the_action_as_it_was_given():
+    gymnasium.register("Amplifying-v0", entry_point=Amplifying)
+    try:
+        env = environments.make("gym:Amplifying-v0", action_cost=1.0)
+        env.reset()
+        assert env.step(np.full(1, 0.1))[1] == pytest.approx(-0.01)
+    finally:
+        del gymnasium.registry["Amplifying-v0"]
 
 
 def test_ctrl_c_is_no_bug(make):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from qusac_jax import environments
+from tests.outer_env import PLACE
 
 SHORT = "gym:tests.short_env:Short-v0"  # ends and is cut off within a few steps
 SEEDS = [3, 4, 5]
@@ -106,6 +107,21 @@ def test_they_wait_for_the_process_that_started_them_when_signalled(env):
     assert [process.poll() for process in processes] == [0, -9]
 
 
+def test_programs_that_an_environment_starts_can_be_ended():
+    env = environments.vector("gym:tests.outer_env:Simulator-v0", SEEDS, num_processes=2)
+    env.reset()
+    np.testing.assert_array_equal(env.step(np.zeros((3, 1))).reward, [-signal.SIGTERM] * 3)
+    env.close()
+
+
+def test_environments_are_closed(tmp_path, monkeypatch):
+    monkeypatch.setenv(PLACE, str(tmp_path))
+    env = environments.vector("gym:tests.outer_env:Closing-v0", SEEDS, num_processes=2)
+    env.reset()
+    env.close()
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_an_answer_that_was_not_read_is_not_taken_for_another(env, monkeypatch):
     def interrupted(self):
         raise KeyboardInterrupt
@@ -129,3 +145,25 @@ def test_they_end_with_the_process_that_started_them():
     # The pipe is theirs, too: it is at its end when all of them are.
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=120)
     assert done.returncode == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_those_that_hang_end_with_it_too(tmp_path):
+    code = (
+        "import os, pathlib, threading, time\n"
+        "from qusac_jax import environments\n"
+        "env = environments.vector('gym:tests.outer_env:Hanging-v0', [1, 2], num_processes=2)\n"
+        "env.reset()\n"
+        "threading.Thread(target=env.step, args=([[0.0], [0.0]],), daemon=True).start()\n"
+        f"place = pathlib.Path({str(tmp_path)!r})\n"
+        "while len(list(place.iterdir())) < 2:\n"
+        "    time.sleep(0.1)\n"
+        "os._exit(3)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {PLACE: str(tmp_path)},
+        stdout=subprocess.PIPE,  # theirs, too: it is at its end when all of them are
+        timeout=120,
+    )
+    assert done.returncode == 3

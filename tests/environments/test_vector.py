@@ -221,6 +221,8 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match="seeds must be a list of integers, got 3"):
         environments.VectorEnvironment("pendulum", 3)
     env = environments.VectorEnvironment("pendulum", [0, 1])
+    with pytest.raises(RuntimeError, match=r"call reset\(\) before the first step\(\)"):
+        env.step(np.zeros((2, 1)))
     env.reset()
     with pytest.raises(ValueError, match=r"actions must have shape \(2, 1\)"):
         env.step(np.zeros((1, 1)))
