@@ -81,6 +81,8 @@ def statistics(returns: Returns, *, is_of_values: bool = True) -> dict[str, np.n
     # From the mean of N members, of which it is one, a member deviates by less than the posterior.
     unbiased = deviation * np.sqrt(num_members / (num_members - 1 or np.nan))
     spread, std = _spread(returns), returns.std
+    # What a Gaussian of that deviation has with the noise of so many draws.
+    noisy = np.sqrt(np.square(std) + _noise(returns))[:, None]
     error = np.where(np.isfinite(returns.real), returns.value - returns.real, np.nan)
     rows = {
         "expected return": _mean(returns.value),
@@ -92,8 +94,8 @@ def statistics(returns: Returns, *, is_of_values: bool = True) -> dict[str, np.n
         "models: return": _mean(model_mean),
         "models: std over members": _mean(spread),
         "models: correlation of sqrt(U) and std": _correlations(std, spread),
-        "models: within 1 sqrt(U)": _within(unbiased, std[:, None]),
-        "models: within 2 sqrt(U)": _within(unbiased, 2 * std[:, None]),
+        "models: within 1 sqrt(U)": _within(unbiased, noisy),
+        "models: within 2 sqrt(U)": _within(unbiased, 2 * noisy),
     }
     if not is_of_values:
         rows = {name: values for name, values in rows.items() if "within" not in name}
@@ -123,8 +125,12 @@ def _spread(returns: Returns) -> np.ndarray:
     """Standard deviation over members `[R, P]`, less what the draws alone would make of it."""
     if returns.member.shape[1] < 2:
         return np.full_like(returns.std, np.nan)
-    noise = np.mean(np.square(returns.member_error), axis=1)
-    return np.sqrt(np.maximum(returns.member.var(1, ddof=1) - noise, 0.0))
+    return np.sqrt(np.maximum(returns.member.var(1, ddof=1) - _noise(returns), 0.0))
+
+
+def _noise(returns: Returns) -> np.ndarray:
+    """Variance `[R, P]` that the finite number of draws gives a member's mean return."""
+    return np.mean(np.square(returns.member_error), axis=1)
 
 
 def _spreads(returns: Returns) -> calibration_figure.Spreads | None:

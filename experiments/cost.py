@@ -26,6 +26,9 @@ _TIMED_STEPS = 5
 _TYPICAL_EPOCHS = 3
 _FLOAT = 4  # bytes
 _FORWARD_AND_BACKWARD = 2  # activations, and the gradients with respect to them
+_LAYERS = 2  # of a network, which are there together without gradients
+# Words for each slot of D and member that an epoch's order takes: drawn, sorted and kept.
+_SHUFFLES = 7
 _LEAST_COPY = 10_000  # bytes of an environment, whose Python objects alone are as large
 _PARTS = ("D", "D_model", "D_1..D_N", "networks", "work space")
 _SHARE_TO_LOWER = 0.05  # of all bytes; what takes less is not worth lowering
@@ -174,7 +177,7 @@ class Memory(NamedTuple):
     model_data: int  # D_model
     member_data: int  # D_1..D_N together; 0 for critics that do not have their own
     networks: int  # weights and optimisers
-    work: int  # activations of an update or a step of a fit, and the fit's shuffle of D
+    work: int  # temporaries of the larger of an update, a fit and rollouts
 
     @property
     def total(self) -> int:
@@ -195,7 +198,8 @@ def memory(config: qusac.Config, task: qusac.Task, num_seeds: int) -> Memory:
         model_data=size(state.model_data),
         member_data=size(state.member_data),
         networks=size((state.learner, state.dynamics)),
-        work=num_seeds * max(_update_bytes(config, task), _fit_bytes(config, task)),
+        work=num_seeds
+        * max(part(config, task) for part in (_update_bytes, _fit_bytes, _rollout_bytes)),
     )
 
 
@@ -210,7 +214,7 @@ def _update_bytes(config: qusac.Config, task: qusac.Task) -> int:
         if config.unet_looks_ahead:  # a step of all rollouts that advance together
             _, pairs = num_chunks(num_rollouts(config), config.num_members)
         next_states = pairs * config.num_members * _actions(config)
-        ahead = next_states * critics * max(inputs, *config.critic_hidden, 1)
+        ahead = _LAYERS * next_states * critics * max(inputs, *config.critic_hidden, 1)
     return _FLOAT * (_FORWARD_AND_BACKWARD * floats + ahead)
 
 
@@ -219,8 +223,21 @@ def _fit_bytes(config: qusac.Config, task: qusac.Task) -> int:
         return 0
     width = task.observation_size + task.action_size + sum(config.dynamics.hidden)
     activations = _FORWARD_AND_BACKWARD * config.fit_batch_size * width
-    shuffle = 2 * config.replay_capacity  # words that are sorted, and the order that they give
+    shuffle = _SHUFFLES * config.replay_capacity
     return _FLOAT * config.num_members * (activations + shuffle)
+
+
+def _rollout_bytes(config: qusac.Config, task: qusac.Task) -> int:
+    """Of the rollouts that advance together: what they draw and store, and two layers."""
+    if not config.uses_model:
+        return 0
+    _, rows = num_chunks(num_rollouts(config), config.num_members)
+    if config.critic_data == "member":
+        rows *= config.num_members
+    stored = 2 * (2 * task.observation_size + task.action_size + 1)  # once more in their order
+    drawn = task.observation_size + 1
+    layers = _LAYERS * max(config.dynamics.hidden, default=0)
+    return _FLOAT * rows * (config.rollout_length * (stored + drawn) + layers)
 
 
 def describe_memory(
@@ -285,7 +302,7 @@ def _behind(config: qusac.Config, has_dataset: bool) -> Sequence[Sequence[str]]:
         rollouts,
         ("num_members", *rollouts),
         ("num_members",),
-        ("batch_size", *of_fits, "num_members", "gap_samples"),
+        ("batch_size", *of_fits, "num_members", "gap_samples", "rollout_length"),
     )
     flags = [tuple(f"--config.{name}" for name in names) for names in fields]
     flags[3] += ("the layer sizes",)

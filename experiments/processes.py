@@ -142,7 +142,10 @@ class Processes:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Within it, an error on one process ends the others, too: with its message."""
+        """Within it, an error on one process ends the others, too: with its message.
+
+        All leave it together: one that is done waits for what the first still has to write.
+        """
         try:
             yield
         except _OthersError:
@@ -151,6 +154,8 @@ class Processes:
             if self.count > 1:
                 self._meet(b"", error=f"{error}" or type(error).__name__)
             raise
+        if self.count > 1:
+            self._meet(b"")
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
@@ -237,14 +242,14 @@ class Processes:
         head[:9] = [bool(error), *len(error.encode() or content).to_bytes(8)]
         body = np.frombuffer(error.encode() or content, np.uint8)
         head[9 : 9 + len(body)] = body[: _INLINE - 9]
-        heads = _exchange(head)
+        heads = _exchange(head, error)
         sizes = [int.from_bytes(row[1:9].tobytes()) for row in heads]
         rows = heads[:, 9:]
         if max(sizes) > _INLINE - 9:
             # Powers of two: what exchanges them is compiled for each size.
             rest = np.zeros(1 << max(sizes).bit_length(), np.uint8)
             rest[: len(body)] = body
-            rows = _exchange(rest)
+            rows = _exchange(rest, error)
         messages = [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
         failed = [i for i in range(self.count) if heads[i, 0] and i != self.index]
         if failed and not error:
@@ -256,11 +261,13 @@ class _OthersError(ValueError):
     """Another process ends, and has said why."""
 
 
-def _exchange(row: np.ndarray) -> np.ndarray:
+def _exchange(row: np.ndarray, own_error: str) -> np.ndarray:
     """`[P, ...]` the rows of all processes; ends this one if another is not there any more."""
     try:
         return np.asarray(multihost_utils.process_allgather(row))
     except Exception as error:  # what it is depends on the device
+        if own_error:
+            print(f"error: {own_error}", file=sys.stderr)
         print(f"error: {_LOST} ({str(error)[:200]})", file=sys.stderr, flush=True)
         # An ordinary end would wait for the others
         os._exit(2)

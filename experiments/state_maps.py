@@ -54,7 +54,8 @@ def plane_of(observations: np.ndarray) -> Plane | None:
             ("angle", "velocity"),
             np.array([-np.pi, low]),
             np.array([np.pi, high]),
-            lambda o: np.stack([np.arctan2(o[:, 1], o[:, 0]), o[:, 2]], 1),
+            # In float32, half a turn is more than pi, and outside of the outermost cell.
+            lambda o: np.stack([np.arctan2(*o[:, 1::-1].T.astype(float)), o[:, 2]], 1),
             lambda p: np.stack([np.cos(p[:, 0]), np.sin(p[:, 0]), p[:, 1]], 1),
         )
     if size == 1:

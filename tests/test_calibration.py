@@ -179,6 +179,17 @@ def test_statistics_of_an_agent_that_knows_what_it_does_not_know():
     assert rows["critics: correlation of deviations with the models'"][0] == pytest.approx(1.0)
 
 
+def test_few_draws_make_no_right_u_look_too_small():
+    rng = np.random.default_rng(0)
+    std = rng.uniform(1.0, 5.0, (1, 20_000))
+    error = rng.uniform(0.5, 2.0, (1, 1, 20_000)) * np.ones((1, 5, 1))
+    member = std[:, None] * rng.normal(size=(1, 5, 20_000)) + error * rng.normal(size=error.shape)
+    value = member.mean(1)
+    rows = calibration.statistics(Returns(value, std, member, value, member, error, 1))
+    assert rows["models: within 1 sqrt(U)"][0] == pytest.approx(0.683, abs=0.02)
+    assert rows["models: within 2 sqrt(U)"][0] == pytest.approx(0.954, abs=0.02)
+
+
 def test_where_u_is_no_variance_of_values_no_error_is_too_large_for_it():
     values = np.arange(5.0)[None]
     member = values[:, None] * np.array([0.5, 1.5])[:, None]

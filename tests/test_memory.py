@@ -1,6 +1,7 @@
 """What does not fit into memory is refused before anything is made, with what to lower."""
 
 import dataclasses
+import functools
 import re
 import types
 
@@ -182,6 +183,30 @@ def test_small_sizes_are_named_where_networks_are_larger():
     assert small_seconds(dataclasses.replace(small, critic_hidden=(32, 32))) is None
     # What cannot be made small is not announced so.
     assert small_seconds(dataclasses.replace(paper, rollout_length=600)) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("preset", "changes", "verb", "more"),
+    [
+        ("qusac", {"replay_capacity": 400_000}, qusac.fit, {}),  # of one epoch's shuffles
+        ("qusac", {}, qusac.roll_out, {}),
+        ("mbpo", {}, qusac.roll_out, {}),
+        ("qusac", {"method": "exact_ube"}, qusac.learn, {"num_updates": 1}),
+    ],
+)
+def test_predicted_work_space_is_near_what_xla_takes(preset, changes, verb, more):
+    config = dataclasses.replace(qusac.presets.get(preset, "small"), **changes)
+    task = qusac.Task(17, 6, TERMINATIONS["never"])
+    state = jax.eval_shape(lambda key: qusac.init(key, config=config, task=task), jax.random.key(0))
+    jitted = jax.jit(functools.partial(verb, config=config, task=task, **more), donate_argnums=0)
+    found = jitted.lower(state).compile().memory_analysis().temp_size_in_bytes
+    predicted = {
+        qusac.fit: cost._fit_bytes,
+        qusac.roll_out: cost._rollout_bytes,
+        qusac.learn: cost._update_bytes,
+    }[verb](config, task)
+    assert found / 2 < predicted < 2 * found
 
 
 def test_what_a_unet_looks_ahead_at_is_counted():

@@ -172,6 +172,35 @@ def test_an_error_of_one_ends_all(tmp_path):
     assert "process 0 ended: workdir" in outputs[1][1]
 
 
+LATE = """
+import sys, types
+from experiments import processes
+options = types.SimpleNamespace(
+    distributed=True, coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2])
+)
+processes.connect(options)
+everyone = processes.Processes()
+with everyone.together():
+    everyone.gather(0)
+    if everyone.is_first:
+        raise ValueError("no space left")
+"""
+
+
+@pytest.mark.slow
+def test_an_error_after_the_last_meeting_ends_all():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    arguments = [[sys.executable, "-c", LATE, address, str(i)] for i in range(2)]
+    both = [
+        subprocess.Popen(each, cwd=ROOT, stderr=subprocess.PIPE, text=True) for each in arguments
+    ]
+    errors = [each.communicate(timeout=120)[1] for each in both]
+    assert "ValueError: no space left" in errors[0]
+    assert "process 0 ended: no space left" in errors[1]
+
+
 def test_shares():
     both = [Processes(), Processes()]
     for index, process in enumerate(both):

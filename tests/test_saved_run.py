@@ -283,6 +283,8 @@ def test_planes_of_observations():
     assert plane.names == ("angle", "velocity")
     np.testing.assert_allclose(plane.project(pendulum), np.stack([angle, velocity], 1), atol=1e-9)
     np.testing.assert_allclose(plane.observe(plane.project(pendulum)), pendulum, atol=1e-9)
+    hanging = np.array([[-1, 0, 0], [-1, 1e-8, 0.1], [-1, -1e-8, -0.1]], np.float32)
+    assert (np.abs(plane.project(hanging)[:, 0]) <= plane.high[0]).all()
     other = rng.normal(size=(51, 3))
     plane = state_maps.plane_of(other)
     np.testing.assert_array_equal(plane.project(other), other[:, :2])

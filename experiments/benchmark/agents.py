@@ -210,15 +210,12 @@ def _measure_refresh(setting: Setting, config: Config, task: Task, num_seeds: in
         jax.block_until_ready(state.model_data)
 
     units = num_seeds * _num_transitions(config)
-    num_chunks, _ = rollouts.num_chunks(num_rollouts(config), config.num_members)
     return Measurement(
         units=units,
         timing=measure.timed(call, setting.repeat),
         compile_seconds=compiled.seconds,
-        work=compiled.work(
-            per_iteration=units / num_chunks / config.rollout_length,
-            per_call=units,
-        ),
+        # By hand: XLA would count what is drawn and stored once for all steps at each of them.
+        work=Work(cost.rollout_flops(config, task) / _num_transitions(config), bytes=None),
     )
 
 

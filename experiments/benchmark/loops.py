@@ -73,14 +73,17 @@ def _measure_act(
 
     units = num_seeds * steps
     timing = measure.timed(call, setting.repeat)
-    alone = measure.timed(step_alone, setting.repeat)
+    baseline = None
+    if setting.has_baselines:
+        alone = measure.timed(step_alone, setting.repeat)
+        baseline = Baseline("environment alone", units / statistics.median(alone.seconds))
     env.close()
     return Measurement(
         units=units,
         timing=timing,
         compile_seconds=compiled.seconds,
         work=compiled.work(per_iteration=num_seeds, per_call=num_seeds),
-        baseline=Baseline("environment alone", units / statistics.median(alone.seconds)),
+        baseline=baseline,
     )
 
 
@@ -191,13 +194,16 @@ def _measure_device(
     timing = measure.timed(call, setting.repeat)
     state = envs = None
     flops = config.updates_per_step * cost.update_flops(config, task)
+    baseline = None
+    if setting.has_baselines:
+        baseline = _host_loop(setting, config, num_seeds, on_host, steps, learns)
     return Measurement(
         units=units,
         timing=timing,
         compile_seconds=compiled.seconds,
         # By hand: XLA counts what a step may do and does not, too.
         work=Work(flops, bytes=None) if learns else None,
-        baseline=_host_loop(setting, config, num_seeds, on_host, steps, learns),
+        baseline=baseline,
     )
 
 

@@ -89,6 +89,7 @@ def start_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
 def device_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
     """A row for each task that is both on the device and on the host, beside the host's run."""
     steps = _DEVICE_STEPS[setting.is_quick]
+    num_runs = (1 + setting.has_baselines) * (1 + _WARM_RUNS[setting.is_quick])
     for on_device, on_host in tasks_on_device_and_host():
         for method in methods:
             for num_seeds in setting.num_seeds:
@@ -101,7 +102,7 @@ def device_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
                     sizes=f"small, {steps} steps of {on_device}",
                     unit="whole runs",
                     memory=_memory(run),
-                    calls=f"{2 * (1 + _WARM_RUNS[setting.is_quick])} runs",
+                    calls=f"{num_runs} runs",
                     measure=functools.partial(_measure_device, setting, run, on_host),
                 )
 
@@ -137,17 +138,18 @@ def _measure(setting: Setting, run: _Run) -> Measurement:
 def _measure_device(setting: Setting, run: _Run, on_host: str) -> Measurement:
     """Both with a compilation cache that is warm."""
     cold, warm = _cold_and_warm(setting, run)
-    host_cold, host_warm = _cold_and_warm(setting, run._replace(env=on_host))
-    host = _medians(host_warm)
+    details, baseline = _named("cold", cold) | _named("warm", _medians(warm)), None
+    if setting.has_baselines:
+        host_cold, host_warm = _cold_and_warm(setting, run._replace(env=on_host))
+        host = _medians(host_warm)
+        baseline = Baseline(f"run of {on_host}", 1 / host["whole run"])
+        details |= _named("host cold", host_cold) | _named("host warm", host)
     return Measurement(
         units=1.0,
         timing=Timing(cold["whole run"], tuple(parts["whole run"] for parts in warm)),
         compile_seconds=cold["compiling"],
-        baseline=Baseline(f"run of {on_host}", 1 / host["whole run"]),
-        details=_named("cold", cold)
-        | _named("warm", _medians(warm))
-        | _named("host cold", host_cold)
-        | _named("host warm", host),
+        baseline=baseline,
+        details=details,
     )
 
 

@@ -1,7 +1,10 @@
 """What the dynamics learn from: training and held-out slots of D, and the statistics of D.
 
-Axes: N members, O observation size, A action size, C capacity of the buffer.
+Axes: N members, O observation size, A action size, C capacity of the buffer, I numbers in a row.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import chex
 import jax
@@ -10,11 +13,15 @@ import jax.numpy as jnp
 from qusac_jax.qusac import networks, replay
 from qusac_jax.qusac.config import DynamicsConfig, InputScale
 from qusac_jax.qusac.dynamics import Dynamics, scale_inputs
+from qusac_jax.task import Transition
 
 # Bits that a word leaves for the slot's number when an epoch is shuffled; see `shuffle`.
 _MAX_SLOT_BITS = 17
 # Relative to its mean, what differs by less differs by rounding: some units in the last place.
 _ROUNDING = 1e-6
+_BLOCK = 2**14  # rows that are looked at together, so that nothing is made that is as large as D
+
+_Rows = Callable[[Transition], jax.Array]  # numbers `[..., I]` of transitions `[...]`
 
 
 def shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_rows: int) -> jax.Array:
@@ -75,8 +82,7 @@ def read(
 
 def with_statistics(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsConfig) -> Dynamics:
     """The dynamics with the statistics of D: of inputs, targets and range where asked for."""
-    change = buffer.data.next_observation - buffer.data.observation
-    dynamics = dynamics._replace(change_std=_mean_and_std(change, buffer.size)[1])
+    dynamics = dynamics._replace(change_std=_mean_and_std(_changes, buffer)[1])
     if config.normalize_targets:
         dynamics = _with_target_units(dynamics, buffer, config.reward_prior_scale > 0)
     if config.normalize_inputs != "no":
@@ -92,44 +98,93 @@ def _with_target_units(dynamics: Dynamics, buffer: replay.Buffer, has_prior: boo
     """
     reward_std = jnp.ones(1)
     if not has_prior:
-        reward_std = _mean_and_std(buffer.data.reward[:, None], buffer.size)[1]
+        reward_std = _mean_and_std(_rewards, buffer)[1]
     return dynamics._replace(target_std=jnp.concatenate([dynamics.change_std, reward_std]))
 
 
 def _with_input_statistics(
     dynamics: Dynamics, buffer: replay.Buffer, scale: InputScale
 ) -> Dynamics:
-    inputs = jnp.concatenate([buffer.data.observation, buffer.data.action], axis=-1)
     if scale == "range":
-        low, high = _range(inputs, buffer.size)
+        low, high = _range(_inputs, buffer)
         mean, std = (low + high) / 2, networks.deviation(jnp.square(high - low) / 12)
     else:
-        mean, std = _mean_and_std(inputs, buffer.size)
+        mean, std = _mean_and_std(_inputs, buffer)
     return dynamics._replace(input_mean=mean, input_std=std)
 
 
-def _mean_and_std(x: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Over the first `size` rows of `x` `[C, I]`; the deviation of what is constant is 1.
+def _changes(data: Transition) -> jax.Array:
+    return data.next_observation - data.observation
+
+
+def _inputs(data: Transition) -> jax.Array:
+    return jnp.concatenate([data.observation, data.action], axis=-1)
+
+
+def _rewards(data: Transition) -> jax.Array:
+    return data.reward[..., None]
+
+
+def _fold(
+    rows: _Rows,
+    buffer: replay.Buffer,
+    combine: Callable[[Any, jax.Array, jax.Array], Any],
+    start: Any,
+) -> Any:
+    """Goes through D in blocks of rows.
+
+    Args:
+        rows: what is looked at.
+        buffer: D.
+        combine: of what came before, of rows `[block, I]` and of whether each counts `[block, 1]`.
+        start: before the first block.
+    """
+    capacity = buffer.data.reward.shape[0]
+    block = min(capacity, _BLOCK)
+
+    def step(before: Any, first: jax.Array) -> tuple[Any, None]:
+        begin = jnp.minimum(first, capacity - block)  # the last block goes back into the one before
+        part = lambda x: jax.lax.dynamic_slice_in_dim(x, begin, block)
+        slot = begin + jnp.arange(block)
+        counts = (slot >= first) & (slot < buffer.size)
+        return combine(before, rows(jax.tree.map(part, buffer.data)), counts[:, None]), None
+
+    return jax.lax.scan(step, start, jnp.arange(0, capacity, block))[0]
+
+
+def _mean_and_std(rows: _Rows, buffer: replay.Buffer) -> tuple[jax.Array, jax.Array]:
+    """`[I]` each, over D; the deviation of what is constant is 1.
 
     Constant is also what differs by rounding only: in units of that, the smallest error of a model
     would be far outside of D.
     """
-    valid = (jnp.arange(x.shape[0]) < size)[:, None]
-    count = jnp.maximum(size, 1)
+    count = jnp.maximum(buffer.size, 1)
     # From the first row on, so that the mean of what is constant is exact.
-    moved = jnp.where(valid, x - x[0], 0.0)
-    shift = jnp.sum(moved, axis=0) / count
-    var = jnp.sum(jnp.where(valid, jnp.square(moved - shift), 0.0), axis=0) / count
-    mean = x[0] + shift
+    origin = rows(jax.tree.map(lambda x: x[0], buffer.data))
+    zeros = jnp.zeros_like(origin)
+    total = lambda before, x, counts: before + jnp.sum(jnp.where(counts, x, 0.0), axis=0)
+    shift = (
+        _fold(rows, buffer, lambda sum, x, counts: total(sum, x - origin, counts), zeros) / count
+    )
+    squares = lambda sum, x, counts: total(sum, jnp.square(x - origin - shift), counts)
+    var = _fold(rows, buffer, squares, zeros) / count
+    mean = origin + shift
     rounding = jnp.square(_ROUNDING * mean)
     return mean, networks.deviation(jnp.where(var > rounding, var, 0.0))
 
 
-def _range(x: jax.Array, size: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Least and largest values `[I]` of the first `size` rows of `x` `[C, I]`."""
-    valid = (jnp.arange(x.shape[0]) < size)[:, None]
-    lowest = jnp.min(jnp.where(valid, x, jnp.inf), axis=0)
-    return lowest, jnp.max(jnp.where(valid, x, -jnp.inf), axis=0)
+def _range(rows: _Rows, buffer: replay.Buffer) -> tuple[jax.Array, jax.Array]:
+    """Least and largest values `[I]` in D."""
+    like = jnp.zeros_like(rows(jax.tree.map(lambda x: x[0], buffer.data)))
+
+    def combine(
+        before: tuple[jax.Array, jax.Array], x: jax.Array, counts: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        low = jnp.min(jnp.where(counts, x, jnp.inf), axis=0)
+        high = jnp.max(jnp.where(counts, x, -jnp.inf), axis=0)
+        return jnp.minimum(before[0], low), jnp.maximum(before[1], high)
+
+    return _fold(rows, buffer, combine, (like + jnp.inf, like - jnp.inf))
 
 
 def with_range(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsConfig) -> Dynamics:
@@ -139,11 +194,11 @@ def with_range(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsConfig
     """
     least, most = dynamics.least, dynamics.most
     if config.clip_observations:
-        low, high = _range(buffer.data.observation, buffer.size)
-        next_low, next_high = _range(buffer.data.next_observation, buffer.size)
+        low, high = _range(lambda data: data.observation, buffer)
+        next_low, next_high = _range(lambda data: data.next_observation, buffer)
         least = least.at[:-1].set(jnp.minimum(low, next_low))
         most = most.at[:-1].set(jnp.maximum(high, next_high))
     if config.clip_rewards:
-        low, high = _range(buffer.data.reward[:, None], buffer.size)
+        low, high = _range(_rewards, buffer)
         least, most = least.at[-1:].set(low), most.at[-1:].set(high)
     return dynamics._replace(least=least, most=most)

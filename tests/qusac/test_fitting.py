@@ -317,6 +317,36 @@ def test_what_is_constant_has_the_deviation_1(constant, jitter):
     np.testing.assert_allclose(found.input_std[1], np.arange(size).std(), rtol=1e-5)
 
 
+def test_statistics_are_those_of_all_blocks_of_a_large_buffer():
+    size, capacity = 33_333, 40_000  # three blocks, of which the last one overlaps
+    rng = np.random.default_rng(0)
+    first, last = (rng.normal(3.0, [1.0, 20.0], (size, 2)).astype(np.float32) for _ in range(2))
+    action, reward = rng.uniform(-1, 1, (size, 1)).astype(np.float32), rng.normal(size=size)
+    data = Transition(first, action, reward.astype(np.float32), last, np.zeros(size, bool))
+    data = jax.tree.map(lambda x: np.resize(x, (capacity, *x.shape[1:])), data)  # rubbish behind
+    data = jax.tree.map(lambda x: np.where(np.arange(capacity) < size, x.T, 99).T, data)
+    buffer = replay.init(capacity, 2, 1)._replace(
+        data=jax.tree.map(jnp.asarray, data), size=jnp.array(size), position=jnp.array(size)
+    )
+    config = dataclasses.replace(
+        CONFIG,
+        normalize_inputs="deviation",
+        normalize_targets=True,
+        clip_observations=True,
+        clip_rewards=True,
+    )
+    found = jax.jit(fitting_data.with_statistics, static_argnums=2)(fresh(), buffer, config)
+    inputs = np.concatenate([first, action], axis=1).astype(float)
+    np.testing.assert_allclose(found.input_mean, inputs.mean(0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found.input_std, inputs.std(0), rtol=1e-4)
+    targets = np.concatenate([last - first, reward[:, None]], axis=1).astype(float)
+    np.testing.assert_allclose(found.target_std, targets.std(0), rtol=1e-4)
+    both = np.concatenate([first, last])
+    np.testing.assert_array_equal(found.least[:2], both.min(0))
+    np.testing.assert_array_equal(found.most[:2], both.max(0))
+    np.testing.assert_allclose([found.least[2], found.most[2]], [reward.min(), reward.max()])
+
+
 def test_normalized_fits_are_the_same_in_other_units():
     # Powers of 2 leave all digits as they are.
     units = jnp.array([2.0**-10, 2.0**8])
