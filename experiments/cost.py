@@ -17,6 +17,7 @@ import jax
 from experiments import seeds
 from qusac_jax import _memory, qusac
 from qusac_jax.qusac import uncertainty
+from qusac_jax.qusac.fitting_data import shuffles_in_turn
 from qusac_jax.qusac.rollouts import num_chunks
 from qusac_jax.qusac.state import num_rollouts
 
@@ -27,7 +28,7 @@ _TYPICAL_EPOCHS = 3
 _FLOAT = 4  # bytes
 _FORWARD_AND_BACKWARD = 2  # activations, and the gradients with respect to them
 _LAYERS = 2  # of a network, which are there together without gradients
-# Words for each slot of D and member that an epoch's order takes: drawn, sorted and kept.
+# Words for each slot of D that an epoch's order for one member takes: drawn, sorted and kept.
 _SHUFFLES = 7
 _LEAST_COPY = 10_000  # bytes of an environment, whose Python objects alone are as large
 _PARTS = ("D", "D_model", "D_1..D_N", "networks", "work space")
@@ -223,8 +224,10 @@ def _fit_bytes(config: qusac.Config, task: qusac.Task) -> int:
         return 0
     width = task.observation_size + task.action_size + sum(config.dynamics.hidden)
     activations = _FORWARD_AND_BACKWARD * config.fit_batch_size * width
-    shuffle = _SHUFFLES * config.replay_capacity
-    return _FLOAT * config.num_members * (activations + shuffle)
+    capacity, members = config.replay_capacity, config.num_members
+    in_turn = shuffles_in_turn(capacity - capacity // config.dynamics.holdout_every)
+    shuffle = capacity * (members + _SHUFFLES if in_turn else members * _SHUFFLES)
+    return _FLOAT * (members * activations + shuffle)
 
 
 def _rollout_bytes(config: qusac.Config, task: qusac.Task) -> int:

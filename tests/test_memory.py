@@ -189,7 +189,8 @@ def test_small_sizes_are_named_where_networks_are_larger():
 @pytest.mark.parametrize(
     ("preset", "changes", "verb", "more"),
     [
-        ("qusac", {"replay_capacity": 400_000}, qusac.fit, {}),  # of one epoch's shuffles
+        ("qusac", {}, qusac.fit, {}),  # of one epoch's shuffles
+        ("qusac", {"replay_capacity": 1_000_000}, qusac.fit, {}),
         ("qusac", {}, qusac.roll_out, {}),
         ("mbpo", {}, qusac.roll_out, {}),
         ("qusac", {"method": "exact_ube"}, qusac.learn, {"num_updates": 1}),

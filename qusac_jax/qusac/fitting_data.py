@@ -26,10 +26,15 @@ _Rows = Callable[[Transition], jax.Array]  # numbers `[..., I]` of transitions `
 
 def shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_rows: int) -> jax.Array:
     """`[num_rows, max_length]`: in each row, a random order of 0..length - 1 comes first."""
-    bits = max(max_length - 1, 1).bit_length()
-    if bits > _MAX_SLOT_BITS:
-        draws = jax.random.uniform(key, (num_rows, max_length))
-        return jnp.argsort(jnp.where(jnp.arange(max_length) < length, draws, jnp.inf), axis=-1)
+    bits = _slot_bits(max_length)
+    if shuffles_in_turn(max_length):
+        is_in = jnp.arange(max_length) < length
+
+        def row(key: chex.PRNGKey) -> jax.Array:
+            return jnp.argsort(jnp.where(is_in, jax.random.uniform(key, is_in.shape), jnp.inf))
+
+        # One after another: drawing and sorting take several times what comes of it.
+        return jax.lax.map(row, jax.random.split(key, num_rows))
     # Sorting single words is several times faster than sorting pairs, so the numbers travel in the
     # low bits of the random words. Above them, one bit sends the rest to the end. Numbers whose
     # random bits are the same stay in order, which does no harm while they are few: with 14 bits
@@ -39,6 +44,15 @@ def shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_rows: int
     rest = (number >= length).astype(jnp.uint32) << 31
     words = jnp.sort(draws | rest | number, axis=-1)
     return (words & ((1 << bits) - 1)).astype(jnp.int32)
+
+
+def _slot_bits(max_length: int) -> int:
+    return max(max_length - 1, 1).bit_length()
+
+
+def shuffles_in_turn(max_length: int) -> bool:
+    """Whether `shuffle` of so many numbers makes one row after another."""
+    return _slot_bits(max_length) > _MAX_SLOT_BITS
 
 
 def max_train(buffer: replay.Buffer, config: DynamicsConfig) -> int:
