@@ -368,6 +368,8 @@ def test_brax_tasks_end_where_their_termination_says(task):
 
     results, predicted = run(jax.random.key(0), 300)
     differ = np.asarray(predicted) != np.asarray(results.terminated)
+    if task == "inverted_double_pendulum:spring":
+        assert differ.sum() <= 1
     if task.startswith("inverted_double"):
         # The height is read before the last physics step, the observation after.
         sines, cosines = np.split(np.asarray(results.next_observation)[differ, 1:5], 2, axis=-1)
