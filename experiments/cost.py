@@ -220,14 +220,25 @@ def _update_bytes(config: qusac.Config, task: qusac.Task) -> int:
 
 
 def _fit_bytes(config: qusac.Config, task: qusac.Task) -> int:
+    return _fit_step_bytes(config, task) + _shuffle_bytes(config)
+
+
+def _fit_step_bytes(config: qusac.Config, task: qusac.Task) -> int:
+    """Activations of all members."""
     if not config.uses_model:
         return 0
     width = task.observation_size + task.action_size + sum(config.dynamics.hidden)
-    activations = _FORWARD_AND_BACKWARD * config.fit_batch_size * width
+    rows = config.num_members * config.fit_batch_size
+    return _FLOAT * _FORWARD_AND_BACKWARD * rows * width
+
+
+def _shuffle_bytes(config: qusac.Config) -> int:
+    """Of the order in which members see D in an epoch."""
+    if not config.uses_model:
+        return 0
     capacity, members = config.replay_capacity, config.num_members
     in_turn = shuffles_in_turn(capacity - capacity // config.dynamics.holdout_every)
-    shuffle = capacity * (members + _SHUFFLES if in_turn else members * _SHUFFLES)
-    return _FLOAT * (members * activations + shuffle)
+    return _FLOAT * capacity * (members + _SHUFFLES if in_turn else members * _SHUFFLES)
 
 
 def _rollout_bytes(config: qusac.Config, task: qusac.Task) -> int:
@@ -287,7 +298,7 @@ def check_memory(
     needed = memory(config, task, _seeds_in_one_memory(num_seeds, devices))
     available = _memory.available(devices[0])
     if available is not None and needed.total > available:
-        flags = to_lower(needed, _behind(config, has_dataset))
+        flags = to_lower(needed, _behind(config, task, has_dataset))
         raise ValueError(
             f"the run needs {describe_memory(config, task, num_seeds, devices)}; lower "
             f"{f'{flags} or ' if flags else ''}--num_seeds, or take "
@@ -295,17 +306,25 @@ def check_memory(
         )
 
 
-def _behind(config: qusac.Config, has_dataset: bool) -> Sequence[Sequence[str]]:
+def _behind(config: qusac.Config, task: qusac.Task, has_dataset: bool) -> Sequence[Sequence[str]]:
     """The flags that decide about each part of `Memory`."""
+    replay = () if has_dataset else ("replay_capacity",)
     interval = "fit_every" if config.rollout_interval == config.fit_every else "roll_out_every"
     rollouts = ("rollouts_per_step", "rollout_length", interval, "retain_refreshes")
-    of_fits = ("dynamics.batch_size",) if config.dynamics.batch_size else ()
+    fit_batch = "dynamics.batch_size" if config.dynamics.batch_size else "batch_size"
+    ahead = ("gap_samples",) if _actions(config) > 1 else ()
+    work = {
+        ("batch_size", "num_members", *ahead): _update_bytes(config, task),
+        (fit_batch, "num_members"): _fit_step_bytes(config, task),
+        (*replay, "num_members"): _shuffle_bytes(config),
+        ("rollout_length",): _rollout_bytes(config, task),
+    }
     fields = (
-        () if has_dataset else ("replay_capacity",),
+        replay,
         rollouts,
         ("num_members", *rollouts),
         ("num_members",),
-        ("batch_size", *of_fits, "num_members", "gap_samples", "rollout_length"),
+        max(work, key=lambda names: work[names]),
     )
     flags = [tuple(f"--config.{name}" for name in names) for names in fields]
     flags[3] += ("the layer sizes",)

@@ -65,6 +65,22 @@ def test_what_decides_about_the_size_is_what_is_to_be_lowered():
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "to_lower"),
+    [
+        ({"num_members": 10_000}, {"replay_capacity", "num_members"}),
+        ({"batch_size": 10**9}, {"batch_size", "num_members"}),
+        ({"dynamics": DynamicsConfig(batch_size=10**9)}, {"dynamics.batch_size", "num_members"}),
+    ],
+)
+def test_of_what_is_computed_with_the_largest_is_to_be_lowered(change, to_lower):
+    config = dataclasses.replace(qusac.presets.get("mbpo"), **change)
+    task = qusac.Task(3, 1, lambda *x: x)
+    with pytest.raises(ValueError, match="of device memory") as caught:
+        cost.check_memory(config, task, 1, CPU)
+    assert set(re.findall(r"--config\.([\w.]+)", str(caught.value))) == to_lower
+
+
 def test_each_buffer_is_told_by_itself_if_it_is_there():
     task = qusac.Task(3, 1, lambda *x: x)
     said = lambda name: cost.describe_memory(qusac.presets.get(name), task, 1, CPU)

@@ -31,9 +31,10 @@ Record = tuple[str, Any]  # what an environment returned: its name and its bits
 def check_continues(name: str, *, seed: int = 0) -> int:
     """Takes steps, goes back and takes them again, over a reset: all bits must be the same.
 
-    It goes back with a new copy of the environment, as a continued run does, and with the one that
-    has taken them. Both are closed; Python's and NumPy's global generators and those of spaces that
-    belong to the class are left as they were.
+    It goes back to the beginning of an episode, which is where a checkpoint at the end of one is,
+    and into the middle of one; with a new copy of the environment, as a continued run does, and
+    with the one that has taken the steps. Both are closed; Python's and NumPy's global generators
+    and those of spaces that belong to the class are left as they were.
 
     Args:
         name: as for `make`.
@@ -52,20 +53,29 @@ def check_continues(name: str, *, seed: int = 0) -> int:
             shape = (2 * _STEPS, spec_of(env).action_size)
             actions = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
             env.reset()
+            _check_from_here(env, copy, name, actions)
+            env.reset()
             _check_size(env, name, actions)
-            before = state.capture(env)
-            expected = _records(env, actions)
-            for restored in (copy, env):
-                difference = _difference(restored, before, actions, expected)
-                if difference is not None:
-                    raise ValueError(
-                        f"env: {name!r} cannot be resumed exactly: put back to where it was saved, "
-                        f"{difference}; {_cause(env, actions)}; {_REMEDY}"
-                    )
-            return state.needs(before)
+            return state.needs(_check_from_here(env, copy, name, actions))
     finally:
         env.close()
         copy.close()
+
+
+def _check_from_here(
+    env: gymnasium.Env, copy: gymnasium.Env, name: str, actions: np.ndarray
+) -> state.Captured:
+    """Saves the state, takes the steps, and takes them again from it; returns the state."""
+    saved = state.capture(env)
+    expected = _records(env, actions)
+    for restored in (copy, env):
+        difference = _difference(restored, saved, actions, expected)
+        if difference is not None:
+            raise ValueError(
+                f"env: {name!r} cannot be resumed exactly: put back to where it was saved, "
+                f"{difference}; {_cause(env, actions)}; {_REMEDY}"
+            )
+    return saved
 
 
 def _records(env: gymnasium.Env, actions: np.ndarray) -> list[Record]:

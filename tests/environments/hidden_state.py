@@ -182,6 +182,22 @@ class Closure(OwnState):
         self.position += self.following()
 
 
+class HiddenUntilTheFirstStep(OwnState):
+    """Keeps what a reset draws in a closure, until the first step."""
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        hidden = []
+        self.keep = lambda value: hidden.append(value)
+        self.take = lambda: hidden.pop() if hidden else 0
+
+    def begin(self):
+        self.keep(self.noise())
+
+    def move(self, action):
+        self.position += self.take()
+
+
 class NoSeed(OwnState):
     def begin(self):
         self.source = np.random.default_rng()
