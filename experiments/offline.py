@@ -60,6 +60,9 @@ def make_flags() -> flags.FlagValues:
         checkpoint_every=50_000,
     )
     values["action_cost"].help = "rho; default that of the dataset's rewards, if it is recorded"
+    for name, why in _UNUSED.items():
+        values[f"config.{name}"].help = f"not to be given: {why}"
+    values["config.roll_out_every"].help = "0: offline the models are rolled out every fit_every"
     return values
 
 

@@ -47,10 +47,10 @@ def define_flags(
     flags.DEFINE_string(
         "termination",
         None,
-        "when an episode ends, for rollouts of the model; known for dmc: and Gymnasium's own "
-        f"tasks. One of {', '.join(environments.TERMINATIONS)}; {LEARNED}, by the dynamics from "
-        "the data; or MODULE:FUNCTION for one of your own, which imports and so executes that "
-        "module",
+        "when an episode ends, for rollouts of the model; known for dmc: and Gymnasium's MuJoCo "
+        "tasks, Pendulum and MountainCarContinuous. One of "
+        f"{', '.join(environments.TERMINATIONS)}; {LEARNED}, by the dynamics from the data; or "
+        "MODULE:FUNCTION for one of your own, which imports and so executes that module",
         **define,
     )
     flags.DEFINE_float(

@@ -73,7 +73,7 @@ class Checkpointer:
             step: number of the checkpoint.
             device: pytree of jax arrays, typed random keys included.
             host: pytree of NumPy arrays.
-            metadata: JSON-compatible.
+            metadata: JSON-compatible; else `TypeError`.
 
         Raises:
             CheckpointError: if it cannot be written; earlier ones are untouched.

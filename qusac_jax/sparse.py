@@ -118,8 +118,8 @@ def mean(transition: Sparse) -> Sparse:
     Raises:
         ValueError: for the transition of one MDP.
     """
-    next_state, probability = transition
-    if jnp.ndim(probability) != 4:
+    next_state, probability = map(jnp.asarray, transition)
+    if probability.ndim != 4:
         raise ValueError(
             f"transition.probability must have shape [N, S, A, K], got {jnp.shape(probability)}"
         )

@@ -196,7 +196,7 @@ def solve_pombu(
     The qvariance pombu of Algorithm 1 line 4: eq. (5), ube_pombu, whose local uncertainty is w of
     eq. (4), pombu_rewards (in Q-form: appendix B.3, pombu_q_rewards), never negative. With cycles
     the result is no bound and can be far below the variance, as that of `solve_exact`. Arguments,
-    result and errors are those of `solve_exact`.
+    result and errors are those of `solve_exact`, but for `min_local` and `form`.
     """
     solver = functools.partial(_solve_ube, form="pombu")
     return _checked(solver, 1, transition, reward, policy, discount, mean_transition, mean_reward)

@@ -18,6 +18,12 @@ def test_every_public_name_is_there_on_demand():
         _ = qusac_jax.qusack
 
 
+def test_modules_of_the_tabular_half_come_with_it():
+    program = "from qusac_jax import tabular; print(tabular.environments.deep_sea(3).num_states)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.stdout.strip() == "9", result.stdout + result.stderr
+
+
 def test_the_tabular_half_does_not_import_the_deep_one():
     program = (
         "import sys, qusac_jax, qusac_jax.ube, qusac_jax.posterior\n"

@@ -94,6 +94,11 @@ def test_a_mean_is_of_several_members():
         sparse.mean(sparse.from_dense(np.full((2, 2, 2), 0.5)))
 
 
+def test_a_mean_of_lists_is_that_of_arrays():
+    lists = sparse.Sparse([[[0, 1]]], [[[[0.25, 0.75]]], [[[0.75, 0.25]]]])
+    np.testing.assert_allclose(sparse.mean(lists).probability, [[[0.5, 0.5]]])
+
+
 @pytest.mark.parametrize("unit", [1e-28, 1e-12, 1e12, 1e28])
 def test_the_unit_of_rewards_does_not_matter(unit):
     transition, reward, policy = problem(3, (), num_states=40)

@@ -75,6 +75,19 @@ def test_maps_that_are_none(text, message):
         problems.grid(text)
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"loops": "a"}, r"loops must be in \[0, 1\], got 'a'"),
+        ({"success": None}, r"success must be in \[0, 1\], got None"),
+    ],
+)
+def test_mazes_that_are_none(values, message):
+    with pytest.raises(ValueError, match=message):
+        problems.maze(4, **values)
+
+
 def test_large_maze_is_sparse_and_its_values_are_found_by_both_solvers():
     environment = problems.maze(30)
     assert environment.num_states > 1000

@@ -61,7 +61,8 @@ def record_video(
         A `Recording` with the returns of the episode, whose video is at `path`.
 
     Raises:
-        ValueError: for an unknown environment, or a path that does not end in .mp4.
+        ValueError: for an unknown environment, a path that does not end in .mp4, or `max_steps`
+            below 1.
         RuntimeError: if the packages for videos are missing, or neither EGL nor OSMesa works.
     """
     path = Path(path)

@@ -109,7 +109,7 @@ class Config:
     # How the variance of the values is estimated and used.
     method: str = "upper_bound"  # qvariance of Algorithm 1, line 4
     risk: float = checked(1.0, _fields.finite)  # λ of eq. (9), policy_opt: > 0 seeks, < 0 avoids
-    risk_schedule: str | None = None  # in its place: KIND:START:END:UPDATES, linear or cosine
+    risk_schedule: str | None = None  # for risk: KIND:START:END:UPDATES, linear or cosine
     # The schedule begins when D has a positive reward: before, there is nothing to exploit.
     risk_awaits_reward: bool = checked(False, _fields.boolean)
     # λ counts sqrt(U) in units of the largest that the local uncertainty of recent batches allows.
@@ -117,11 +117,12 @@ class Config:
     num_members: int = checked(5, _fields.integer(1))  # N, dynamics models and critic groups
     num_critics: int = checked(1, _fields.integer(1))  # M per group, whose value is their minimum
     critic_data: CriticData = "member"  # member: D_1..D_N, model: D_model, replay: D (no model)
-    critic_steps: int = checked(  # that a critic's target looks ahead in D_1..D_N, at most k
+    # Steps of a member's rollout that a critic's target sums up before it bootstraps, at most k.
+    critic_steps: int = checked(
         1, _fields.integer(1, "1 is the paper's, 5 is what explore uses", most=MOST_STEPS)
     )
-    # That the U-net's target looks ahead in D_model, at most k. Above 1, what the UBE propagates is
-    # that of the critics and members that were there when the rollouts were made.
+    # Steps in D_model that the U-net's target sums up before it bootstraps, at most k. Above 1,
+    # what the UBE propagates is that of the critics and members at the time of the rollouts.
     unet_steps: int = checked(
         1, _fields.integer(1, "1 is the paper's, 10 is what explore uses", most=MOST_STEPS)
     )
@@ -129,7 +130,7 @@ class Config:
         4, _fields.integer(2, "a variance over actions needs two of them")
     )
     clip_u: bool = checked(True, _fields.boolean)  # cap U-net targets at what local u allows
-    local_max_decay: float = checked(1e-3, _fields.fraction)  # per update, of the cap's maximum
+    local_max_decay: float = checked(1e-3, _fields.fraction)  # per update, of clip_u's maximum
 
     # Soft actor-critic.
     discount: float = checked(  # γ
@@ -163,14 +164,18 @@ class Config:
 
     # Dynamics ensemble and its rollouts.
     dynamics: DynamicsConfig = DynamicsConfig()
-    fit_every: int = checked(250, _fields.integer(1))  # F, environment steps between model fits
+    # F, environment steps between model fits; offline, where there is one fit, updates between
+    # rollouts.
+    fit_every: int = checked(250, _fields.integer(1))
     # Environment steps between rollouts, counted from each fit, which they follow in any case; 0:
     # only after fits. Between two of them, critics learn from what the policy did before.
     roll_out_every: int = checked(0, _fields.integer(0, "0 is the paper's, 50 is qusac's"))
-    # L, per environment step; made together, L times the steps between two times of rolling out.
+    # L, per environment step, offline per update; made together, L times the steps between two
+    # times of rolling out.
     rollouts_per_step: int = checked(400, _fields.integer(1))
     rollout_length: int = checked(5, _fields.integer(1))  # k
-    # uniform: anywhere in D, as in the paper; values: see `starts.by_value`.
+    # uniform: anywhere in D, as in the paper; values: while rewards are rare, every second one by
+    # rank of its value.
     rollout_starts: RolloutStarts = "uniform"
     # Share of the rollouts whose first action is uniform: critics and U-net then learn, too, what
     # comes of actions that the policy would not take.

@@ -1,6 +1,6 @@
 """An environment on the device: episodes acted in it, and exact expected returns.
 
-Axes: E policies, S states, A actions, K successors, T steps of an episode at most.
+Axes: P policies, S states, A actions, K successors, T steps of an episode at most.
 """
 
 from typing import NamedTuple
@@ -99,7 +99,7 @@ def _draw(cumulative, uniform):
 def expected_return(
     environment: DeviceEnvironment, policies: jax.Array, *, episode_length: int
 ) -> jax.Array:
-    """Exact expected undiscounted returns `[E]` of policies `[E, S]`.
+    """Exact expected undiscounted returns `[P]` of policies `[P, S]`.
 
     One product of matrices per step for all policies; one policy at a time, each needs its own
     copy of the transitions.
@@ -109,7 +109,7 @@ def expected_return(
     choice = jnp.asarray(policies).T[:, None]
 
     def back(_, value):
-        next_value = jnp.einsum("sat,te->sae", environment.transition, value, precision="highest")
+        next_value = jnp.einsum("sat,tp->sap", environment.transition, value, precision="highest")
         return jnp.take_along_axis(environment.reward[..., None] + next_value, choice, 1)[:, 0]
 
     zeros = jnp.zeros(choice[:, 0].shape, environment.reward.dtype)

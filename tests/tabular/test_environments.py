@@ -124,6 +124,7 @@ def test_bad_arrays_are_named(change, message):
         (lambda: environments.rooms(2), "num_rooms must be an integer of at least 3, got 2"),
         (lambda: environments.rooms(room_size=4), "room_size must be odd"),
         (lambda: environments.rooms(success=0.0), r"success must be in \(0, 1\], got 0.0"),
+        (lambda: environments.rooms(success="a"), r"success must be in \(0, 1\], got 'a'"),
     ],
 )
 def test_bad_sizes_are_named(make, message):

@@ -6,6 +6,8 @@ are possible (`environment.with_support` does that for small ones).
 Axes: S states, A actions, K successors.
 """
 
+import numbers
+
 import numpy as np
 
 from qusac_jax.tabular.environment import Environment, from_arrays, from_sparse
@@ -33,5 +35,5 @@ def build(next_state, probability, reward, start, **about) -> Environment:
 
 def check_probability(name: str, value: float) -> None:
     """Raises `ValueError` unless it is one."""
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must be in [0, 1], got {value}")
+    if not isinstance(value, numbers.Real) or not 0 <= value <= 1:
+        raise ValueError(f"{name} must be in [0, 1], got {value!r}")

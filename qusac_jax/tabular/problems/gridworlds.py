@@ -106,12 +106,16 @@ def maze(side: int = 10, *, success: float = 0.9, loops: float = 0.1, seed: int 
         side: rooms along a side, at least 2; 10 make 206 states, 224 over 1e5.
         success: as for `grid`.
         loops: share of the doors that the tree leaves closed and that are opened nevertheless.
-        seed: of the random doors.
+        seed: of the random doors, at least 0.
 
     Returns:
         An `Environment` with the map's cells.
+
+    Raises:
+        ValueError: naming the argument and its value.
     """
     side = check_count("side", side, 2)
+    seed = check_count("seed", seed, 0)
     check_probability("loops", loops)
     rng = np.random.default_rng(seed)
     room = np.arange(side**2).reshape(side, side)

@@ -4,6 +4,7 @@ Axes: S states, A actions. Missing mass of a transition row ends the episode.
 """
 
 import itertools
+import numbers
 from typing import NamedTuple
 
 import numpy as np
@@ -134,8 +135,8 @@ def rooms(
     room_size = check_count("room_size", room_size)
     if room_size % 2 == 0:
         raise ValueError(f"room_size must be odd, so that rooms have a centre, got {room_size}")
-    if not 0 < success <= 1:
-        raise ValueError(f"success must be in (0, 1], got {success}")
+    if not isinstance(success, numbers.Real) or not 0 < success <= 1:
+        raise ValueError(f"success must be in (0, 1], got {success!r}")
     index, centres = _room_cells(num_rooms, room_size, rooms_per_row)
     goal, start = index[centres[-1]], index[centres[(num_rooms - 1) // 2]]
     transition = np.zeros((len(index), 4, len(index)))
