@@ -59,6 +59,34 @@ def test_queue_is_a_birth_and_death_chain():
     np.testing.assert_allclose(stationary[2:-1] / stationary[1:-2], odds, rtol=1e-6)
 
 
+def test_steps_of_the_classic_problems_by_hand():
+    swim = problems.river_swim()
+    np.testing.assert_allclose(dense(swim)[2, 1], [0, 0.05, 0.6, 0.35, 0, 0])
+    np.testing.assert_allclose(dense(swim)[5, 1], [0, 0, 0, 0, 0.4, 0.6])
+    chain = problems.chain()
+    np.testing.assert_allclose(dense(chain)[1], [[0.2, 0, 0.8, 0, 0], [0.8, 0, 0.2, 0, 0]])
+    np.testing.assert_allclose(chain.reward[[0, -1]], [[0.4, 1.6], [8.4, 3.6]])
+    queue = problems.queue(10)
+    np.testing.assert_allclose(queue.reward[5], [-0.5, -0.8])
+
+
+def test_tasks_of_bsuite_by_hand():
+    # Five columns; the paddle is in the middle.
+    np.testing.assert_array_equal(np.flatnonzero(problems.catch().start), [2, 7, 12, 17, 22])
+    noise = problems.umbrella(3).reward_std
+    np.testing.assert_array_equal(noise, np.repeat([1.0, 1.0, 0.0], 4)[:, None] * np.ones(2))
+    chain = problems.discounting_chain(2)
+    following = np.argmax(dense(chain), -1)
+    for action, time in enumerate((1, 3, 10, 30, 100)):
+        state, rewards = 0, []
+        for _ in range(100):
+            rewards.append(chain.reward[state, action])
+            state = following[state, action]
+        expected = np.zeros(100)
+        expected[time - 1] = 1.1 if action == 2 else 1.0
+        np.testing.assert_allclose(rewards, expected)
+
+
 def test_slips_in_a_grid_go_across_and_holes_end():
     environment = problems.grid("S.G\nH..", success=0.8)
     row = environment.transition[0, 3]  # right from the start: up is the edge, down the hole

@@ -1,6 +1,7 @@
 """Environments that keep their state where it can be saved, and where it cannot."""
 
 import collections
+import itertools
 import random
 
 import gymnasium
@@ -180,6 +181,20 @@ class Closure(OwnState):
 
     def move(self, action):
         self.position += self.following()
+
+
+class Numbered(OwnState):
+    """Each copy has a number of its own in a closure, and never changes it."""
+
+    made = itertools.count()
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        number = next(Numbered.made)
+        self.bias = lambda: number
+
+    def move(self, action):
+        self.position += self.bias()
 
 
 class HiddenUntilTheFirstStep(OwnState):

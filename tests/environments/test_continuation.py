@@ -87,6 +87,7 @@ def test_what_came_after_a_state_was_saved_is_gone_where_it_is_restored(register
         (hidden_state.ClassCounter, "it changes the class attribute 'count' of ClassCounter"),
         (hidden_state.ModuleCounter, r"it changes the variable 'total' of the module '.*hidden_st"),
         (hidden_state.Closure, "in a closure"),
+        (hidden_state.Numbered, "the observation after 1 steps is another; .*clos"),
         (hidden_state.HiddenUntilTheFirstStep, "the observation after 1 steps is another; .*clos"),
         (hidden_state.NoSeed, "first observation of an episode, 16 steps later, is another"),
         (hidden_state.Growing, "attribute 'history' of its Growing grows: a reset does not make"),

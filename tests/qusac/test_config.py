@@ -6,6 +6,7 @@ import pytest
 
 from qusac_jax.qusac import presets
 from qusac_jax.qusac.config import METHODS, Config, DynamicsConfig
+from qusac_jax.qusac.state import model_capacity
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,32 @@ def test_bad_value_of_the_dynamics_is_named(field, value, message):
         return
     with pytest.raises(ValueError, match=message):
         DynamicsConfig(**{field: value})
+
+
+def test_offline_hyperparameters_are_those_of_the_table_of_appendix_e1():
+    table = {
+        "risk": -1.0,
+        "discount": 0.99,
+        "batch_size": 512,
+        "critic_hidden": (256, 256, 256),
+        "actor_learning_rate": 3e-5,
+        "critic_learning_rate": 3e-4,
+        "real_ratio": 0.5,
+        "fit_every": 1_000,
+        "rollouts_per_step": 50,
+        "rollout_length": 15,
+        "retain_refreshes": 5,
+    }
+    config = dataclasses.asdict(presets.get("qusac", is_offline=True))
+    assert {name: config[name] for name in table} == table
+
+
+def test_a_buffer_has_room_for_as_many_refreshes_as_are_retained():
+    config = dataclasses.replace(
+        Config(), num_members=3, fit_every=4, rollouts_per_step=3, rollout_length=2
+    )
+    assert model_capacity(config) == 24
+    assert model_capacity(dataclasses.replace(config, retain_refreshes=3)) == 72
 
 
 @pytest.mark.parametrize("dynamics", [None, {"hidden": (8,)}])

@@ -4,8 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax.qusac import diagnostics, replay
-from qusac_jax.task import Transition
+from qusac_jax.qusac import agent, diagnostics, replay
+from qusac_jax.qusac.config import Config
+from qusac_jax.task import Task, Transition
+from tests.networks import constant
+from tests.sizes import small
+
+TASK = Task(1, 1, termination=lambda _, __, following: following[..., 0] > 3.0)
 
 
 def buffer_of(rewards, capacity=6):
@@ -27,3 +32,31 @@ def test_rewarded_slots_are_named_and_counted():
     np.testing.assert_array_equal(is_there, [True, True, False])
     slots, is_there = jax.jit(diagnostics.rewarded_slots, static_argnums=2)(buffer, 0.5, 1)
     np.testing.assert_array_equal(slots[is_there], [1])
+
+
+def test_values_are_the_mean_over_groups_of_their_least_critics():
+    config = small(Config(num_members=2, num_critics=2))
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    said = jnp.array([[1.0, 5.0], [3.0, 2.0]])[..., None]  # the least are 1 and 2
+    learner = state.learner._replace(
+        critic=constant(state.learner.critic, said),
+        target_critic=constant(state.learner.critic, 50.0),
+        unet=constant(state.learner.unet, np.log(9.0)),
+    )
+    state = state._replace(learner=learner)
+    q, std = diagnostics.values_at(state, jnp.ones((4, 1)), config=config, task=TASK)
+    np.testing.assert_allclose(q, 1.5 * np.ones(4), rtol=1e-6)
+    np.testing.assert_allclose(std, 3.0 * np.ones(4), rtol=1e-6)
+
+
+def test_shares_of_rewarded_transitions_are_of_their_own_buffers():
+    config = small(Config(num_members=2))
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    rewards, model_rewards = buffer_of([0, 1]), buffer_of([1, 1, 1, 0])
+    state = state._replace(
+        replay=replay.add(state.replay, jax.tree.map(lambda x: x[:2], rewards.data)),
+        model_data=replay.add(state.model_data, jax.tree.map(lambda x: x[:4], model_rewards.data)),
+    )
+    found = diagnostics.diagnose(state, jax.random.key(1), config=config, task=TASK)
+    assert found["rewarded_share_replay"] == 0.5
+    assert found["rewarded_share_model"] == 0.75

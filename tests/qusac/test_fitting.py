@@ -239,7 +239,8 @@ def test_filling_the_buffer_does_not_recompile():
     assert _fit._cache_size() == before + 1
 
 
-def test_never_trains_on_slots_that_are_empty():
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_never_trains_on_slots_that_are_empty(bootstrap):
     # Two buffers that differ in what lies in their empty slots.
     empty = replay.init(CAPACITY, 2, 1)
     full_of = lambda value: jax.tree.map(lambda x: jnp.full_like(x, value), empty.data)
@@ -250,6 +251,7 @@ def test_never_trains_on_slots_that_are_empty():
             replay.add(empty._replace(data=full_of(value)), data),
             jax.random.key(1),
             max_epochs=2,
+            bootstrap=bootstrap,
         )[0].params
         for value in (0, 100)
     ]

@@ -14,6 +14,21 @@ from tests.sizes import small
 TASK = Task(3, 2, termination=lambda _, __, next_observation: next_observation[..., 0] > 0.5)
 
 
+def test_members_expect_ends_beyond_the_range_of_the_data():
+    config = small(Config(num_members=3))
+    beyond = lambda _, __, next_observation: next_observation[..., 1] > 0.3  # nothing clipped is
+    task = dataclasses.replace(TASK, termination=beyond)
+    state = agent.init(jax.random.key(0), config=config, task=task)
+    most = jnp.array([jnp.inf, 0.3, jnp.inf, jnp.inf])
+    dynamics = state.dynamics._replace(least=-most, most=most)
+    observation = jax.random.normal(jax.random.key(1), (40, 3))
+    action = jnp.zeros((40, 2))
+    mean, _ = model.predict(dynamics, observation, action, config=config, task=task)
+    found = model.predictor(dynamics, config, task)(observation, action)
+    np.testing.assert_array_equal(found.terminated, mean[..., 1] > 0.3)
+    assert 0 < int(found.terminated.sum()) < found.terminated.size
+
+
 def test_expectations_are_in_deviations_of_the_data_and_next_states_inside_its_range():
     config = small(Config(num_members=3))
     state = agent.init(jax.random.key(0), config=config, task=TASK)

@@ -209,6 +209,14 @@ def test_runs_are_the_same_types_with_64_bits(method):
             assert np.isfinite(result.regret).all()
 
 
+def test_every_episode_has_a_key_of_its_own():
+    environment, config = environments.deep_sea(4), config_of("ensemble_mean", 4)
+    state = experiment.init(environment, jax.random.key(3), config=config)
+    on_device = experiment.to_device(environment)
+    after, _ = experiment.episode(on_device, state, episode_length=4, config=config)
+    assert (jax.random.key_data(after.key) != jax.random.key_data(state.key)).any()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

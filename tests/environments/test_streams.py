@@ -1,0 +1,63 @@
+"""Steps of one copy of an environment on the device: its noise, resets, and waiting."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qusac_jax import environments
+from qusac_jax.environments import streams
+from tests.pendulum import Pendulum
+
+
+class Noisy(Pendulum):
+    """Its speed is drawn at each step."""
+
+    def step(self, state, action, key):
+        return state._replace(speed=jax.random.uniform(key))
+
+
+class Ending(Pendulum):
+    """Each of its steps ends the episode, and is the last that it may have."""
+
+    episode_length = 1
+
+    def terminated(self, state):
+        return jnp.ones((), bool)
+
+
+def test_every_step_is_drawn_anew():
+    env = Noisy()
+    first = streams.start(env, streams.first_key(jnp.uint32(0)))
+    advance = lambda stream, _: streams.advance(env, stream, jnp.zeros(1))
+    _, results = jax.lax.scan(advance, first, length=10)
+    assert len(np.unique(results.next_observation[:, 2])) == 10
+
+
+def test_a_reset_begins_another_episode():
+    env = environments.vector("functional:tests.pendulum:Pendulum", [0, 1])
+    first = env.reset()
+    for _ in range(7):
+        env.step(np.zeros((2, 1)))
+    assert (env.reset() != first).any(-1).all()
+    lengths = [env.step(np.zeros((2, 1))).episode_length for _ in range(20)]
+    assert np.isnan(lengths[:-1]).all()
+    np.testing.assert_array_equal(lengths[-1], 20)
+
+
+def test_a_copy_that_waits_ends_nothing_and_earns_nothing():
+    env = Ending()
+    stream = streams.start(env, streams.first_key(jnp.uint32(0)))
+    advance = lambda active: streams.advance(env, stream, jnp.ones(1), active=active)
+    _, stepped = advance(True)
+    assert stepped.terminated
+    assert stepped.truncated
+    assert stepped.task_reward != 0
+    after, result = advance(jnp.array(False))
+    assert not result.terminated
+    assert not result.truncated
+    assert result.reward == result.task_reward == 0
+    of_episode = (result.episode_return, result.episode_task_return, result.episode_length)
+    assert np.isnan(of_episode).all()
+    np.testing.assert_array_equal(result.next_observation, stream.observation)
+    plain = lambda stream: stream._replace(key=jax.random.key_data(stream.key))
+    jax.tree.map(np.testing.assert_array_equal, plain(after), plain(stream))

@@ -1,0 +1,68 @@
+"""What a fit of the dynamics keeps from epoch to epoch, and from fit to fit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qusac_jax.qusac import dynamics as dynamics_lib
+from qusac_jax.qusac import fitting, replay
+from tests.qusac.test_fitting import CAPACITY, CONFIG, MODEL, fit, fresh, linear_gaussian
+
+
+def test_each_member_keeps_its_best_weights_with_their_errors_and_noise(monkeypatch):
+    # Weights that are their own held-out errors: the second of member 0 are the best, the fourth of
+    # member 1, the first of member 2. All variances are 2, units of the targets 1, 1 and 3.
+    said = lambda _, weights: (weights, jnp.full_like(weights, 2.0))
+    monkeypatch.setattr(fitting, "_holdout_errors", said)
+    errors = np.array([[1, 0.5, 0.8, 0.6, 0.6], [1, 1, 1, 0.125, 0.9], [8, 9, 9, 9, 9]])
+    dynamics = fresh()._replace(target_std=jnp.array([1.0, 1.0, 3.0]))
+    problem = fitting._Problem(MODEL, CONFIG, 1, dynamics, None, 1, 1, None)
+    zeros = jnp.zeros((3, 3))
+    progress = fitting._Progress(
+        params=zeros,
+        opt_state=None,
+        average=zeros,
+        best_params=zeros,
+        best_mse=jnp.full((3, 3), jnp.inf),
+        has_improved=jnp.bool_(False),
+        kept_mse=jnp.zeros(3),
+        kept_scale=jnp.ones((3, 3)),
+        train_loss=jnp.zeros(3),
+        stale=jnp.int32(0),
+        epoch=jnp.int32(0),
+        key=None,
+    )
+    stale = []
+    for epoch, error in enumerate(errors.T):
+        weights = jnp.broadcast_to(jnp.asarray(error, jnp.float32)[:, None], (3, 3))
+        progress = fitting._keep_better(problem, progress._replace(epoch=epoch), weights)
+        stale.append(int(progress.stale))
+    assert stale == [0, 0, 1, 0, 1]
+    best = np.array([0.5, 0.125, 8.0])
+    np.testing.assert_allclose(progress.best_params[:, 0], best)
+    np.testing.assert_allclose(progress.kept_mse, best * (1 + 1 + 9) / 3, rtol=1e-6)
+    np.testing.assert_allclose(progress.kept_scale[:, 0], [0.5, 0.25, 1.0], rtol=1e-6)
+
+
+def test_the_held_out_error_is_that_of_all_held_out_slots():
+    # 600 slots, more than are predicted at once; those after the first 256 have other rewards.
+    data = linear_gaussian(jax.random.key(0), 1_200)
+    slot = jnp.arange(1_200)
+    is_other = (slot % 2 == 0) & (slot >= 512)
+    data = data._replace(reward=jnp.where(is_other, 10.0, data.reward))
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
+    dynamics, report = fit(fresh(), buffer, jax.random.key(1), max_epochs=1, holdout_every=2)
+    mean, _ = dynamics_lib.predict(MODEL, dynamics, data.observation, data.action)
+    outcome = jnp.concatenate([data.next_observation, data.reward[:, None]], axis=1)
+    error = jnp.mean(jnp.square(mean - outcome)[:, ::2], axis=(1, 2))
+    np.testing.assert_allclose(report.holdout_mse, error, rtol=1e-4)
+
+
+def test_a_fit_goes_on_with_the_optimiser_of_the_one_before():
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), linear_gaussian(jax.random.key(0), 400))
+    dynamics = fresh()
+    for fits in (1, 2):
+        dynamics, report = fit(dynamics, buffer, jax.random.key(fits), max_epochs=2)
+        assert int(report.epochs) == 2
+        # 380 slots to train on: six batches of 64, twice.
+        assert int(dynamics.opt_state[0].count) == 12 * fits

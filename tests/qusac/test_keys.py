@@ -1,0 +1,50 @@
+"""Randomness that is used once: a repeated key would go unnoticed in every mean."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from qusac_jax.qusac import agent, presets
+from qusac_jax.qusac.config import Config
+from qusac_jax.task import Task, Transition
+from tests.sizes import small
+
+TASK = Task(3, 2, termination=lambda _, __, following: following[..., 0] > 3.0)
+
+
+@pytest.mark.parametrize("verb", ["collect", "train_step", "learn", "fit", "roll_out", "refresh"])
+def test_no_verb_hands_back_the_key_that_it_has_used(verb):
+    config = small(Config(num_members=2))
+    init = functools.partial(agent.init, config=config, task=TASK)
+    state = jax.eval_shape(init, jax.random.key(0))
+    observation, action, scalar = jnp.zeros(3), jnp.zeros(2), jnp.zeros(())
+    transition = Transition(observation, action, scalar, observation, jnp.array(False))
+    arguments = (transition, observation) if verb in ("collect", "train_step") else ()
+    call = functools.partial(getattr(agent, verb), config=config, task=TASK)
+    program, after = jax.make_jaxpr(call, return_shape=True)(state, *arguments)
+    after = after if isinstance(after, agent.TrainState) else after[0]
+    place = lambda tree: len(jax.tree.leaves(tree)) - 1  # the key is the last leaf of a state
+    assert jax.tree.leaves(state)[place(state)] is state.key
+    given, left = program.jaxpr.invars[place(state)], program.jaxpr.outvars[place(after)]
+    assert left is not given
+
+
+def test_every_update_of_a_call_has_a_batch_of_its_own():
+    # Nothing is learned, all transitions end, and rewards are 0, 1, ..., 31.
+    still = ("actor_learning_rate", "critic_learning_rate", "temperature_learning_rate")
+    config = dataclasses.replace(
+        small(presets.get("sac")), target_rate=1e-12, **dict.fromkeys(still, 1e-12)
+    )
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    x = jax.random.normal(jax.random.key(1), (32, 3))
+    data = Transition(x, x[:, :2], jnp.arange(32.0), x, jnp.ones(32, bool))
+    state = agent.observe(state, data)
+
+    def last_loss(num_updates):
+        learn = functools.partial(agent.learn, config=config, task=TASK, num_updates=num_updates)
+        return float(jax.jit(learn)(state)[1]["critic_loss"])
+
+    assert last_loss(1) != last_loss(2)
