@@ -28,7 +28,6 @@ COLORS: Mapping[str, str] = types.MappingProxyType(
         "ensemble_mean": "#009E73",
         "mbpo": "#D55E00",
         "sac": "#000000",
-        "centered_upper_bound": "#17BECF",
         "disagreement": "#BCBD22",
         "information_gain": "#9467BD",
     }

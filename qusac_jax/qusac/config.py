@@ -232,12 +232,6 @@ class Config:
                 f"critic_steps {self.critic_steps} look ahead in a member's rollouts, got "
                 f"critic_data {self.critic_data!r}; use 'member', or critic_steps 1"
             )
-        # Rollouts go on after an end, to anywhere, and would be part of its means.
-        if self.unet_looks_ahead and uncertainty.METHODS[self.method].compares_batch:
-            raise ValueError(
-                f"method {self.method!r} compares the transitions of a batch, which rollouts are "
-                f"not, got unet_steps {self.unet_steps}; use 1, or the method 'upper_bound'"
-            )
 
     def _check_enough_to_disagree(self) -> None:
         method = uncertainty.METHODS[self.method]

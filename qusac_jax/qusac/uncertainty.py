@@ -52,7 +52,6 @@ class Method(NamedTuple):
     min_models: int = 0  # members of the model that it takes to disagree
     reads_next_values: bool = False  # of the critics, at what each member expects
     compares_actions: bool = False  # whether it needs several actions per next state
-    compares_batch: bool = False  # whether U of a pair depends on the others of its batch
     is_of_values: bool = True  # whether U is a variance of values, in squared units of the return
     # Of U, for the U-net, whose symlog tells values above 1 apart by their ratio and values below
     # by their difference.
@@ -192,16 +191,6 @@ def _propagated_exact_ube(values: Values, discount: float) -> jax.Array:
     return member_variance(_given(values.reward)) + discount**2 * local
 
 
-def _propagated_centered(values: Values, discount: float) -> jax.Array:
-    """As the upper bound's, of critics less their means over the batch.
-
-    By a constant that two critics differ in everywhere, no state is less certain than another; but
-    the UBE multiplies it by 1 / (1 - γ²).
-    """
-    q = _given(values.q)
-    return discount**2 * ensemble_var(q - jnp.mean(q, axis=-1, keepdims=True))
-
-
 def _propagated_disagreement(values: Values, discount: float) -> jax.Array:
     """The disagreement in place of γ² times a local uncertainty: no value is looked ahead to."""
     del discount
@@ -237,9 +226,6 @@ METHODS: Mapping[str, Method] = types.MappingProxyType(
             min_models=2,
             reads_next_values=True,
             compares_actions=True,
-        ),
-        "centered_upper_bound": Method(
-            local=_propagated_centered, min_groups=2, compares_batch=True
         ),
         "disagreement": Method(
             local=_propagated_disagreement,

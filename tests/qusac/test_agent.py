@@ -321,7 +321,6 @@ def test_the_unet_looks_ahead_in_the_rollouts_of_D_model(method):
         {"method": "pombu", "retain_refreshes": 2},
         {"method": "disagreement", "critic_data": "model"},
         {"method": "upper_bound", "real_ratio": 0.5},
-        {"method": "centered_upper_bound", "unet_steps": 1},
         {"method": "ensemble_mean"},
     ],
 )
