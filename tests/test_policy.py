@@ -13,8 +13,9 @@ import pytest
 
 import qusac_jax
 from qusac_jax import _checksums, environments
-from qusac_jax.policy import save_policy
+from qusac_jax.policy import Policy, save_policy
 from qusac_jax.qusac import networks
+from tests.networks import constant
 
 ENV = "gym:Pendulum-v1"  # torques in [-2, 2]
 HIDDEN = (8, 8)
@@ -176,3 +177,14 @@ def test_a_full_disk_leaves_the_policy_that_was_there(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert qusac_jax.load_policy(tmp_path).action_low == [-2.0]
+
+
+@pytest.mark.parametrize(("low", "high"), [(-0.1, 0.5), (-0.3, 0.9), (0.2, 0.7)])
+def test_the_largest_actions_are_within_the_bounds_although_they_are_rounded(low, high):
+    params = networks.Actor((8,), 1).init(jax.random.key(0), jnp.zeros(3))
+    description = {"hidden": (8,), "action_low": np.float32([low]), "action_high": [high]}
+    for mean in (-20.0, 20.0):  # whose tanh is -1 or 1
+        policy = Policy(constant(params, [mean, 0.0]), description)
+        action = policy(np.zeros(3))
+        assert policy.action_low <= action <= policy.action_high
+        np.testing.assert_allclose(action, low if mean < 0 else high, rtol=1e-6)

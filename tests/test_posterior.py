@@ -507,3 +507,12 @@ def test_transitions_outside_the_support():
 def test_mistakes_in_a_support_are_named(support, message):
     with pytest.raises(ValueError, match=message):
         posterior.init(2, 2, support=support)
+
+
+def test_rewards_of_different_pairs_and_members_are_independent():
+    drawn = posterior.sample(posterior.init(2, 2), jax.random.key(0), 4_000)
+    reward = np.asarray(drawn.reward).reshape(4_000, 4)
+    together = [reward, np.asarray(drawn.transition)[:, 0, 0], np.roll(reward, 1, axis=0)]
+    found = np.corrcoef(np.concatenate(together, axis=1).T)
+    # Rewards with each other, with transitions, and with those of the next member.
+    np.testing.assert_allclose(found[:4], np.eye(len(found))[:4], atol=5 / np.sqrt(4_000))

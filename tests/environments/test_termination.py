@@ -248,3 +248,50 @@ def test_a_function_that_cannot_be_used_is_explained_in_one_line(own_module, ter
     with pytest.raises(ValueError, match=message) as error:
         SPEC.task(termination)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "size", "index", "value", "ended"),
+    [
+        ("Hopper", 11, 0, 0.7, True),
+        ("Hopper", 11, 1, 0.2, True),
+        ("Hopper", 11, 1, 0.1999, False),
+        ("Hopper", 11, 1, 0.2001, True),
+        ("Hopper", 11, 2, 100.0, True),
+        ("Hopper", 11, 10, 101.0, True),
+        ("Walker2d", 17, 0, 0.8001, False),
+        ("Walker2d", 17, 0, 1.9999, False),
+        ("Walker2d", 17, 1, -1.0, True),
+        ("Walker2d", 17, 1, -1.0001, True),
+        ("Ant", 27, 0, 0.1999, True),
+        ("Ant", 27, 0, 0.2, False),  # these bounds are inclusive
+        ("Ant", 27, 0, 1.0, False),
+        ("Ant", 27, 0, 1.0001, True),
+        ("Ant", 27, 1, 3.0, False),
+        ("Humanoid", 376, 0, 1.0, True),
+        ("Humanoid", 376, 0, 1.0001, False),
+        ("Humanoid", 376, 0, 1.9999, False),
+        ("Humanoid", 376, 0, 2.0, True),
+        ("Humanoid", 376, 1, 3.0, False),
+        ("InvertedPendulum", 4, 1, 0.2, False),
+        ("InvertedPendulum", 4, 1, -0.2001, True),
+        ("InvertedPendulum", 4, 1, 0.2001, True),
+    ],
+)
+def test_bounds_of_healthy_ranges(task, size, index, value, ended):
+    observation = np.zeros(size, np.float32)
+    observation[0] = {"Ant": 0.5, "InvertedPendulum": 0.0}.get(task, 1.25)
+    observation[index] = value
+    before = np.zeros(size, np.float32) + np.nan  # what came before has no say
+    done = environments.termination_fn(f"gym:{task}-v4")(before, np.zeros(1), observation)
+    assert bool(done) == ended
+
+
+@pytest.mark.parametrize(
+    ("position", "velocity", "ended"),
+    [(0.45, 0.0, True), (0.4499, 0.07, False), (0.5, -1e-6, False), (0.6, 0.01, True)],
+)
+def test_the_car_has_arrived_where_it_does_not_roll_back(position, velocity, ended):
+    arrived = environments.termination_fn("gym:MountainCarContinuous-v0")
+    observation = np.array([position, velocity], np.float32)
+    assert bool(arrived(0.0 * observation, np.zeros(1), observation)) == ended

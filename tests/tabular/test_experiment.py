@@ -246,3 +246,30 @@ def test_bad_config_is_named(options, message):
 def test_seeds_that_are_none(seeds, message):
     with pytest.raises(ValueError, match=message):
         experiment.run(environments.deep_sea(4), seeds, config=config_of("psrl", 4))
+
+
+def test_the_next_policy_is_planned_with_what_the_episode_has_shown():
+    # One step of two actions, of which the first costs 1; before that is seen, they are the same.
+    environment = environments.from_arrays(
+        np.zeros((1, 2, 1)), np.array([[-1.0, 0.0]]), 0, episode_length=1
+    )
+    config = experiment.Config(agent=agent.Config(method="ensemble_mean"))
+    on_device = experiment.to_device(environment)
+    state = experiment.init(environment, jax.random.key(0), config=config)
+    state = state._replace(policy=0 * state.policy)
+
+    def planned(key):
+        before = state._replace(key=key)
+        after, _ = experiment.episode(on_device, before, episode_length=1, config=config)
+        return after.policy
+
+    policies = jax.vmap(planned)(jax.random.split(jax.random.key(1), 20))
+    np.testing.assert_array_equal(policies, 1)
+
+
+def test_regret_is_of_what_was_to_be_expected_and_success_of_what_was_earned():
+    environment = dataclasses.replace(noisy_environment(), optimal_return=4.0, solved_return=3.0)
+    metrics = experiment.Metrics(np.array([[1.0, 5.0]]), np.array([[3.5, 2.0]]), np.ones((1, 2)))
+    result = experiment.measure_regret(environment, experiment.Progress(metrics, None))
+    np.testing.assert_allclose(result.regret, [[0.5, 2.0]])
+    np.testing.assert_array_equal(result.solved, [[False, True]])
