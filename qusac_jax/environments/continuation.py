@@ -53,8 +53,8 @@ def check_continues(name: str, *, seed: int = 0) -> int:
             shape = (2 * _STEPS, spec_of(env).action_size)
             actions = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
             env.reset()
-            _check_from_here(env, copy, name, actions)
-            env.reset()
+            first = _check_from_here(env, copy, name, actions)
+            state.restore(env, first)
             _check_size(env, name, actions)
             return state.needs(_check_from_here(env, copy, name, actions))
     finally:
