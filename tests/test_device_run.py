@@ -120,6 +120,7 @@ def test_interrupted_and_continued_equals_undisturbed(both, tmp_path):
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_an_environment_that_diverges_stops_the_run_and_is_named(tmp_path):
     diverging = make(DeviceRun, tmp_path / "run", env="functional:tests.pendulum:Exploding")
     with pytest.raises(ValueError, match="Exploding' returned an observation or a reward that is"):

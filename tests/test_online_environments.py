@@ -83,6 +83,7 @@ def test_a_bug_ends_the_run_in_one_line_and_leaves_the_checkpoint(run):
     assert not (workdir / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_saved_is_refused_or_begins_anew(run):
     code, _, err, workdir = run(Ending)
     assert code == 2

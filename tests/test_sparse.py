@@ -108,6 +108,7 @@ def test_the_unit_of_rewards_does_not_matter(unit):
     np.testing.assert_allclose(solve(unit).v / np.float32(unit), solve(1.0).v, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [1e-12, 1e12])
 def test_the_unit_of_uncertain_rewards_does_not_matter(unit):
     transition, reward, policy = problem(3, (4,), num_states=40)
@@ -198,6 +199,7 @@ def test_maps_over_members_and_policies_and_keeps_float32():
         assert_equal(jax.tree.map(lambda x, i=i: x[i], mapped), expected, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_gradients_equal_dense():
     transition, reward, policy = problem(4)
     weight = np.random.default_rng(5).normal(size=(7, 2))

@@ -45,6 +45,7 @@ def test_standing_is_worth_a_reward_in_every_step(pendulum, grid):
     assert 0.0 <= free.bottom < 1e-3  # hundreds of steps away
 
 
+@pytest.mark.slow
 def test_costs_make_swinging_up_worth_less_and_prohibitive_ones_nothing(pendulum, grid):
     free, dear, prohibitive = (
         swing_up_value.solve(pendulum, grid, 0.99, cost) for cost in (0.0, 0.05, 10.0)

@@ -198,6 +198,7 @@ def test_small_case_of_the_deep_sea_figure(method, num_episodes, total_regret, l
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["exact_ube", "psrl"])
 def test_runs_are_the_same_types_with_64_bits(method):
     config = config_of(method, 3, num_episodes=3, num_chunks=1, **MAP)
