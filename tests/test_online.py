@@ -237,6 +237,7 @@ def test_ctrl_c_before_the_first_step_is_no_traceback(tmp_path):
     assert not (tmp_path / "run" / "metrics.csv").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpu", "tpu"])
 def test_a_device_that_is_not_there_is_named(tmp_path, kind):
     if jax.default_backend() == kind:

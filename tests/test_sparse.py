@@ -153,6 +153,7 @@ def test_bellman_equals_dense(seed, discount):
     assert result.residual < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shared"),
     [

@@ -109,6 +109,7 @@ def test_a_run_compiles_each_function_once(alone):
         assert getattr(alone, name)._cache_size() == 1, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qusac", "explore", "explore_upper_bound", "paper", "sac"])
 @pytest.mark.parametrize("is_offline", [False, True])
 def test_a_state_keeps_its_types(name, is_offline):

@@ -66,6 +66,7 @@ def general_solution(method, belief, policy, key, config):
     return UBE_SOLVERS[method](*samples, one_hot, config.discount, **options), samples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", list(UBE_SOLVERS))
 def test_variance_is_that_of_the_general_solver(method):
     belief, policy, key = some_belief(), some_policy(), jax.random.key(1)
@@ -305,6 +306,7 @@ def test_policies_that_are_none_are_named(wrong, message):
         agent.optimize(some_belief(), wrong, warm_start, key, config=config)
 
 
+@pytest.mark.slow
 def test_warm_starts_are_cast_and_those_of_other_sizes_and_no_keys_are_named():
     config, key = agent.Config(method="exact_ube"), jax.random.key(0)
     other = agent.init_warm_start(NUM_STATES + 1, config)
