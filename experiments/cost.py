@@ -313,18 +313,18 @@ def _behind(config: qusac.Config, task: qusac.Task, has_dataset: bool) -> Sequen
     rollouts = ("rollouts_per_step", "rollout_length", interval, "retain_refreshes")
     fit_batch = "dynamics.batch_size" if config.dynamics.batch_size else "batch_size"
     ahead = ("gap_samples",) if _actions(config) > 1 else ()
-    work = {
-        ("batch_size", "num_members", *ahead): _update_bytes(config, task),
-        (fit_batch, "num_members"): _fit_step_bytes(config, task),
-        (*replay, "num_members"): _shuffle_bytes(config),
-        ("rollout_length",): _rollout_bytes(config, task),
-    }
+    work = (
+        (_update_bytes(config, task), ("batch_size", "num_members", *ahead)),
+        (_fit_step_bytes(config, task), (fit_batch, "num_members")),
+        (_shuffle_bytes(config), (*replay, "num_members")),
+        (_rollout_bytes(config, task), ("rollout_length",)),
+    )
     fields = (
         replay,
         rollouts,
         ("num_members", *rollouts),
         ("num_members",),
-        max(work, key=lambda names: work[names]),
+        max(work)[1],
     )
     flags = [tuple(f"--config.{name}" for name in names) for names in fields]
     flags[3] += ("the layer sizes",)

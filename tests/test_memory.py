@@ -81,6 +81,21 @@ def test_of_what_is_computed_with_the_largest_is_to_be_lowered(change, to_lower)
     assert set(re.findall(r"--config\.([\w.]+)", str(caught.value))) == to_lower
 
 
+@pytest.mark.parametrize(
+    ("part", "flags"),
+    [
+        ("_update_bytes", {"batch_size", "num_members"}),
+        ("_fit_step_bytes", {"batch_size", "num_members"}),
+        ("_shuffle_bytes", {"replay_capacity", "num_members"}),
+        ("_rollout_bytes", {"rollout_length"}),
+    ],
+)
+def test_each_part_of_the_work_space_has_its_flags(part, flags, monkeypatch):
+    monkeypatch.setattr(cost, part, lambda *_: 10**15)
+    behind = cost._behind(qusac.Config(), qusac.Task(3, 1, lambda *x: x), False)
+    assert {flag.removeprefix("--config.") for flag in behind[-1]} == flags
+
+
 def test_each_buffer_is_told_by_itself_if_it_is_there():
     task = qusac.Task(3, 1, lambda *x: x)
     said = lambda name: cost.describe_memory(qusac.presets.get(name), task, 1, CPU)
