@@ -19,10 +19,10 @@ from experiments import (
     cli,
     config_file,
     config_flags,
-    cost,
     files,
     interrupts,
     jax_settings,
+    memory,
     path_flag,
     unread,
 )
@@ -144,9 +144,9 @@ def run(options: Any) -> int | None:
     unread.warn(config, config_file.given_fields(options), is_offline=False)
     task = spec.task("never")  # only rollouts of a model would ask
     if options.memory:
-        print(cost.describe_memory(config, task, 1, devices))
+        print(memory.describe(config, task, 1, devices))
         return None
-    cost.check_memory(config, task, 1, devices)
+    memory.check(config, task, 1, devices)
     directory = RunDirectory(workdir, _description(options, config, schedule))
     trained = directory.previous.get("num_steps", num_steps)
     if trained != num_steps:

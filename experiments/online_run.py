@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import cost, handover, seeds
+from experiments import durations, handover, seeds
 from experiments.run import Run
 from experiments.run_setup import Setup
 from experiments.termination_check import TerminationCheck
@@ -89,7 +89,7 @@ class OnlineRun(Run):
             state, action, _ = self._train_step(state, transition, observation)
             np.asarray(action)
 
-        duration = cost.expected_duration(learning_step, config, task, num_learning)
+        duration = durations.expected(learning_step, config, task, num_learning)
         print(duration.describe(self._num_steps), flush=True)
 
     def _advance(self) -> dict[str, jax.Array]:

@@ -13,10 +13,10 @@ import numpy as np
 from experiments import (
     cli,
     config_file,
-    cost,
     evaluation,
     files,
     interrupts,
+    memory,
     own_cores,
     processes,
     unread,
@@ -51,7 +51,7 @@ def check_environment(options: Any, env: str) -> None:
         copies.reset()
         copies.step(np.zeros((1, copies.spec.action_size), np.float32))
         copies.close()
-    cost.check_copies(state_size, options.num_seeds, options.eval_episodes)
+    memory.check_copies(state_size, options.num_seeds, options.eval_episodes)
 
 
 def task_of(termination: str | None, spec: environments.Spec, config: qusac.Config) -> qusac.Task:
@@ -112,9 +112,9 @@ def train(
             files.warn("termination has no effect: without a model nothing is rolled out")
         unread.warn(config, config_file.given_fields(options), is_offline=is_offline)
         if options.memory:
-            print(cost.describe_memory(config, task, len(own_seeds), devices))
+            print(memory.describe(config, task, len(own_seeds), devices))
             return None
-        cost.check_memory(config, task, len(own_seeds), devices, has_dataset=is_offline)
+        memory.check(config, task, len(own_seeds), devices, has_dataset=is_offline)
         workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
         trace = Trace(options.profile)
         directory = _open(everyone, workdir, description(options, spec, config, about))

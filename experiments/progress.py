@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from tqdm import tqdm
 
-from experiments import cost
+from experiments import durations
 from experiments.metrics_rows import Row
 
 # More than this factor above its bound is more than rounding.
@@ -72,7 +72,7 @@ class Progress:
         if rate is None or self._has_announced:
             return
         self._has_announced = True
-        left = cost.duration((self._num_steps - step) / rate)
+        left = durations.in_words((self._num_steps - step) / rate)
         print(f"{rate:.3g} {unit}/s here: about {left} are left without {without}", flush=True)
 
     def tell(self, rows: Sequence[Row], rate: float, seconds_left: float | None) -> None:

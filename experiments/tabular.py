@@ -23,10 +23,10 @@ from experiments import (
     cli,
     jax_settings,
     path_flag,
-    tabular_cost,
     tabular_environments,
     tabular_figures,
     tabular_inspect,
+    tabular_memory,
     tabular_run,
     tabular_setup,
 )
@@ -130,7 +130,7 @@ def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int 
 def _print_memory(
     options, environment: environments.Environment, config: experiment.Config, length: int
 ) -> None:
-    needed = tabular_cost.memory(environment, config, options.num_seeds)
+    needed = tabular_memory.expected(environment, config, options.num_seeds)
     print(f"{environment.name} {length or ''} {config.agent.method}: {needed.describe()}")
 
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from experiments import cost, files, interrupts, tabular_environments
+from experiments import durations, files, interrupts, tabular_environments
 from experiments import seeds as spread
 from experiments.provenance import describe_program
 from experiments.run_directory import RunDirectory
@@ -171,7 +171,7 @@ def _announce_duration(
     rate = _seconds_per_episode(timestamps, 1) or 0.0
     seconds = rate * (config.num_episodes - timestamps[-1][0])
     if seconds > _SHORT:
-        bar.write(f"{label}: about {cost.duration(seconds)} are left")
+        bar.write(f"{label}: about {durations.in_words(seconds)} are left")
 
 
 def progress_bar(*, total: int, initial: int = 0, label: str | None = None) -> tqdm:

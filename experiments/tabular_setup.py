@@ -2,7 +2,7 @@
 
 import jax
 
-from experiments import tabular_cost, tabular_environments
+from experiments import tabular_environments, tabular_memory
 from qusac_jax._fields import check_choice
 from qusac_jax.sparse import Sparse
 from qusac_jax.tabular import agent, environments, experiment
@@ -23,7 +23,7 @@ def make_environment(options, length: int) -> environments.Environment:
         ValueError: if there is none such, or it would not fit into memory.
     """
     if options.env.startswith("deep_sea"):  # before it is built, in dense form
-        tabular_cost.check_deep_sea(length)
+        tabular_memory.check_deep_sea(length)
     return tabular_environments.make(
         options.env,
         length=length,
@@ -90,4 +90,4 @@ def check_run(
                 "BiCGStab; leave --solver out"
             )
     if not options.memory:
-        tabular_cost.check_memory(environment, config, num_seeds)
+        tabular_memory.check(environment, config, num_seeds)

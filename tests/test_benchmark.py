@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import cost, seeds
+from experiments import operations, seeds
 from experiments.benchmark import (
     agents,
     command,
@@ -158,7 +158,7 @@ def test_xla_counts_the_products_that_cost_counts_by_hand(monkeypatch):
     step = seeds.mapped(agent.train_step, config=config, task=TASK)
     compiled = measure.compile_for(step, state, transition, transition.observation)
     # The loop of ten updates is counted once; element-wise work is the little that is left.
-    by_hand = cost.update_flops(config, TASK)
+    by_hand = operations.update_flops(config, TASK)
     assert by_hand < compiled.cost.flops < 1.1 * by_hand
     work = compiled.work(per_iteration=1, per_call=10)
     assert work.flops == compiled.cost.flops
@@ -184,7 +184,7 @@ def test_a_step_of_a_fit_is_three_products_with_each_weight_and_row():
     config = presets.get("qusac", "small")
     inputs, outputs = TASK.observation_size + TASK.action_size, 2 * (TASK.observation_size + 1)
     weights = inputs * 128 + 128 * 128 + 128 * 128 + 128 * outputs
-    assert cost.fit_step_flops(config, TASK) == 3 * 2 * weights * config.num_members * 128
+    assert operations.fit_step_flops(config, TASK) == 3 * 2 * weights * config.num_members * 128
 
 
 def test_a_penalty_asks_all_members_at_each_transition_of_rollouts():
@@ -193,7 +193,7 @@ def test_a_penalty_asks_all_members_at_each_transition_of_rollouts():
     inputs, outputs = TASK.observation_size + TASK.action_size, 2 * (TASK.observation_size + 1)
     each = 2 * (inputs * 200 + 3 * 200 * 200 + 200 * outputs)
     transitions = mopo.rollouts_per_step * mopo.rollout_interval * mopo.rollout_length
-    difference = cost.rollout_flops(mopo, TASK) - cost.rollout_flops(alone, TASK)
+    difference = operations.rollout_flops(mopo, TASK) - operations.rollout_flops(alone, TASK)
     assert difference == transitions * mopo.num_members * each
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import cost, online, tabular, tabular_cost
+from experiments import durations, memory, online, operations, tabular, tabular_memory
 from qusac_jax import _memory, posterior, qusac
 from qusac_jax.environments import TERMINATIONS
 from qusac_jax.qusac.config import DynamicsConfig
@@ -40,9 +40,9 @@ def test_a_deep_run_that_is_too_large_says_what_to_lower(change, to_lower):
     config = dataclasses.replace(qusac.Config(), **change)
     task = qusac.Task(3, 1, lambda *x: x)
     with pytest.raises(ValueError, match=r"GB of device memory \(D .*16 GB are free") as caught:
-        cost.check_memory(config, task, 1, CPU)
+        memory.check(config, task, 1, CPU)
     assert to_lower in str(caught.value).partition("lower ")[2]
-    cost.check_memory(qusac.Config(), task, 1, CPU)
+    memory.check(qusac.Config(), task, 1, CPU)
 
 
 def test_what_decides_about_the_size_is_what_is_to_be_lowered():
@@ -50,7 +50,7 @@ def test_what_decides_about_the_size_is_what_is_to_be_lowered():
 
     def remedies(config, **more):
         with pytest.raises(ValueError, match="of device memory") as caught:
-            cost.check_memory(config, task, 1, CPU, **more)
+            memory.check(config, task, 1, CPU, **more)
         return str(caught.value).partition("lower ")[2]
 
     explore = dataclasses.replace(qusac.presets.get("explore"), rollouts_per_step=10**8)
@@ -77,7 +77,7 @@ def test_of_what_is_computed_with_the_largest_is_to_be_lowered(change, to_lower)
     config = dataclasses.replace(qusac.presets.get("mbpo"), **change)
     task = qusac.Task(3, 1, lambda *x: x)
     with pytest.raises(ValueError, match="of device memory") as caught:
-        cost.check_memory(config, task, 1, CPU)
+        memory.check(config, task, 1, CPU)
     assert set(re.findall(r"--config\.([\w.]+)", str(caught.value))) == to_lower
 
 
@@ -91,14 +91,14 @@ def test_of_what_is_computed_with_the_largest_is_to_be_lowered(change, to_lower)
     ],
 )
 def test_each_part_of_the_work_space_has_its_flags(part, flags, monkeypatch):
-    monkeypatch.setattr(cost, part, lambda *_: 10**15)
-    behind = cost._behind(qusac.Config(), qusac.Task(3, 1, lambda *x: x), False)
+    monkeypatch.setattr(memory, part, lambda *_: 10**15)
+    behind = memory._behind(qusac.Config(), qusac.Task(3, 1, lambda *x: x), False)
     assert {flag.removeprefix("--config.") for flag in behind[-1]} == flags
 
 
 def test_each_buffer_is_told_by_itself_if_it_is_there():
     task = qusac.Task(3, 1, lambda *x: x)
-    said = lambda name: cost.describe_memory(qusac.presets.get(name), task, 1, CPU)
+    said = lambda name: memory.describe(qusac.presets.get(name), task, 1, CPU)
     assert re.search(
         r"\(D [\d.]+ .B, D_model .*, D_1\.\.D_N .*, networks .*, work space", said("qusac")
     )
@@ -108,8 +108,8 @@ def test_each_buffer_is_told_by_itself_if_it_is_there():
 
 def test_copies_of_the_environment_are_counted():
     with pytest.raises(ValueError, match="3000000002 copies of the environment would take about"):
-        cost.check_copies(5, 2, 1_500_000_000)
-    cost.check_copies(5, 2, 100)
+        memory.check_copies(5, 2, 1_500_000_000)
+    memory.check_copies(5, 2, 100)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_predicted_bytes_of_planning_are_near_those_that_xla_takes(method):
     key = jax.random.key(0)
     lowered = agent._optimize.lower(belief, policy, start, key, config=config.agent)
     taken = lowered.compile().memory_analysis().temp_size_in_bytes
-    predicted = tabular_cost.memory(environment, config, 1).planning
+    predicted = tabular_memory.expected(environment, config, 1).planning
     assert taken / 3 < predicted < 6 * taken
 
 
@@ -205,7 +205,7 @@ def test_small_sizes_are_named_where_networks_are_larger():
     step = lambda: None
 
     def small_seconds(config):
-        return cost.expected_duration(step, config, task, 1_000).small_seconds
+        return durations.expected(step, config, task, 1_000).small_seconds
 
     paper, small = qusac.presets.get("qusac", "paper"), qusac.presets.get("qusac", "small")
     assert small_seconds(paper) is not None
@@ -234,9 +234,9 @@ def test_predicted_work_space_is_near_what_xla_takes(preset, changes, verb, more
     jitted = jax.jit(functools.partial(verb, config=config, task=task, **more), donate_argnums=0)
     found = jitted.lower(state).compile().memory_analysis().temp_size_in_bytes
     predicted = {
-        qusac.fit: cost._fit_bytes,
-        qusac.roll_out: cost._rollout_bytes,
-        qusac.learn: cost._update_bytes,
+        qusac.fit: memory._fit_bytes,
+        qusac.roll_out: memory._rollout_bytes,
+        qusac.learn: memory._update_bytes,
     }[verb](config, task)
     assert found / 2 < predicted < 2 * found
 
@@ -247,7 +247,7 @@ def test_what_a_unet_looks_ahead_at_is_counted():
         dataclasses.replace(qusac.presets.get("explore"), method="exact_ube", unet_steps=n)
         for n in (1, 10)
     )
-    before, after = (cost.memory(config, task, 1) for config in (one, ten))
+    before, after = (memory.expected(config, task, 1) for config in (one, ten))
     transitions = model_capacity(ten)
     # Two floats, an observation and a byte for each transition of D_model.
     assert after.model_data - before.model_data == transitions * (4 * (17 + 2) + 1)
@@ -256,9 +256,10 @@ def test_what_a_unet_looks_ahead_at_is_counted():
     assert 5 * before.work < after.work
     # And at each of their 10 steps once, in place of at each of 500 updates of 256.
     updates = [
-        config.rollout_interval * 10 * cost.update_flops(config, task) for config in (one, ten)
+        config.rollout_interval * 10 * operations.update_flops(config, task)
+        for config in (one, ten)
     ]
-    rollouts = [cost.rollout_flops(config, task) for config in (one, ten)]
+    rollouts = [operations.rollout_flops(config, task) for config in (one, ten)]
     per_pair = (rollouts[1] - rollouts[0]) / transitions
     assert per_pair > 0
     np.testing.assert_allclose((updates[0] - updates[1]) / (500 * 256), per_pair)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import qusac_jax
-from experiments import config_file, cost, evaluate, handover, offline, online, run_flags
+from experiments import config_file, evaluate, handover, memory, offline, online, run_flags
 from experiments.offline_run import OfflineRun
 from experiments.studies import frozen_data, frozen_fits
 from qusac_jax import datasets, environments, qusac
@@ -262,7 +262,7 @@ def test_the_papers_sizes_fit_into_16_gb():
     # Walker2d: per transition 2 x 17 + 6 + 1 floats and a flag; D_model and D_1..D_5.
     task = qusac.Task(17, 6, environments.TERMINATIONS["walker2d"])
     config = qusac.presets.get("qusac", is_offline=True)
-    needed = cost.memory(config, task, 1)
+    needed = memory.expected(config, task, 1)
     per_transition = 4 * (2 * 17 + 6 + 1) + 1
     counters = 8  # of each buffer
     assert needed.replay == 1_000_000 * per_transition + counters

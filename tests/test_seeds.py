@@ -10,7 +10,7 @@ import types
 import numpy as np
 import pytest
 
-from experiments import cost
+from experiments import memory
 from qusac_jax import _memory, qusac
 from tests.test_offline import TINY as OFFLINE
 from tests.test_offline import dataset as dataset  # a fixture
@@ -69,7 +69,7 @@ def test_memory_is_that_of_the_seeds_on_one_device(monkeypatch):
 
     def said(num_seeds, num_devices, platform):
         device = types.SimpleNamespace(platform=platform, memory_stats=lambda: None)
-        return cost.describe_memory(config, task, num_seeds, [device] * num_devices)
+        return memory.describe(config, task, num_seeds, [device] * num_devices)
 
     assert said(5, 4, "gpu") == said(16, 8, "gpu") == said(2, 1, "gpu")
     # Those of a CPU have one memory together: six rows for five seeds.

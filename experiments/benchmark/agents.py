@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import cost, seeds
+from experiments import memory, operations, seeds
 from experiments.benchmark import measure, torch_baseline
 from experiments.benchmark.jobs import Case, Job, Measurement, Setting
 from experiments.benchmark.measure import Work
@@ -84,7 +84,7 @@ def update_jobs(
     for method in methods:
         config = config_of(method, setting.size, is_offline=is_offline)
         config = dataclasses.replace(config, updates_per_step=_UPDATES)
-        flops = cost.update_flops(config, task)
+        flops = operations.update_flops(config, task)
         for num_seeds in setting.num_seeds:
             yield Job(
                 case=case,
@@ -92,7 +92,7 @@ def update_jobs(
                 num_seeds=num_seeds,
                 sizes=_sizes(config, task, setting.size),
                 unit="updates",
-                memory=cost.memory(config, task, num_seeds).total,
+                memory=memory.expected(config, task, num_seeds).total,
                 calls=f"up to {1 + setting.repeat} calls of {_UPDATES} updates",
                 measure=functools.partial(_measure_updates, setting, config, task, num_seeds),
                 flops=2.0 * _UPDATES * num_seeds * flops,
@@ -143,7 +143,7 @@ def fit_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
                 num_seeds=num_seeds,
                 sizes=f"{_sizes(config, task, setting.size)}, {count} transitions",
                 unit="gradient steps",
-                memory=cost.memory(config, task, num_seeds).total,
+                memory=memory.expected(config, task, num_seeds).total,
                 calls=f"up to {1 + setting.repeat} fits of {_FIT_EPOCHS} epochs",
                 measure=functools.partial(_measure_fit, setting, config, task, num_seeds, count),
             )
@@ -169,7 +169,7 @@ def _measure_fit(
         timing=measure.timed(call, setting.repeat),
         compile_seconds=compiled.seconds,
         # By hand: XLA would add a chunk of held-out rows and a shuffle to each step.
-        work=Work(cost.fit_step_flops(config, task), bytes=None),
+        work=Work(operations.fit_step_flops(config, task), bytes=None),
     )
 
 
@@ -192,10 +192,10 @@ def refresh_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
                 num_seeds=num_seeds,
                 sizes=f"{_sizes(config, task, setting.size)}, {count:,} transitions a seed",
                 unit="model transitions",
-                memory=cost.memory(config, task, num_seeds).total,
+                memory=memory.expected(config, task, num_seeds).total,
                 calls=f"up to {1 + setting.repeat} refreshes",
                 measure=functools.partial(_measure_refresh, setting, config, task, num_seeds),
-                flops=2.0 * num_seeds * cost.rollout_flops(config, task),
+                flops=2.0 * num_seeds * operations.rollout_flops(config, task),
             )
 
 
@@ -215,7 +215,7 @@ def _measure_refresh(setting: Setting, config: Config, task: Task, num_seeds: in
         timing=measure.timed(call, setting.repeat),
         compile_seconds=compiled.seconds,
         # By hand: XLA would count what is drawn and stored once for all steps at each of them.
-        work=Work(cost.rollout_flops(config, task) / _num_transitions(config), bytes=None),
+        work=Work(operations.rollout_flops(config, task) / _num_transitions(config), bytes=None),
     )
 
 

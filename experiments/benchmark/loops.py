@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import cost, device_loop, seeds
+from experiments import device_loop, memory, operations, seeds
 from experiments.benchmark import measure
 from experiments.benchmark.agents import NAMES, config_of, filled_state
 from experiments.benchmark.jobs import Baseline, Case, Job, Measurement, Setting
@@ -42,7 +42,7 @@ def act_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
                 sizes=f"{setting.env}, {setting.size}: O {task.observation_size}, "
                 f"A {task.action_size}",
                 unit="environment steps",
-                memory=cost.memory(config, task, num_seeds).total,
+                memory=memory.expected(config, task, num_seeds).total,
                 calls=f"{1 + setting.repeat} calls of {steps} steps",
                 measure=functools.partial(_measure_act, setting, config, task, num_seeds),
             )
@@ -126,7 +126,7 @@ def device_jobs(
         for method in methods:
             config = config_of(method, setting.size)
             updates = f", {config.updates_per_step} updates a step" if learns else ""
-            flops = cost.step_flops(config, task) if learns else 0.0
+            flops = operations.step_flops(config, task) if learns else 0.0
             for num_seeds in setting.num_seeds:
                 yield Job(
                     case=case,
@@ -134,7 +134,7 @@ def device_jobs(
                     num_seeds=num_seeds,
                     sizes=f"{names[0]}, {setting.size}{updates}",
                     unit="environment steps",
-                    memory=cost.memory(config, task, num_seeds).total,
+                    memory=memory.expected(config, task, num_seeds).total,
                     calls=f"up to {1 + setting.repeat} calls of {count} steps, on the host as well",
                     measure=functools.partial(
                         _measure_device, setting, config, num_seeds, names, count, learns
@@ -193,7 +193,7 @@ def _measure_device(
     units = num_seeds * steps
     timing = measure.timed(call, setting.repeat)
     state = envs = None
-    flops = config.updates_per_step * cost.update_flops(config, task)
+    flops = config.updates_per_step * operations.update_flops(config, task)
     baseline = None
     if setting.has_baselines:
         baseline = _host_loop(setting, config, num_seeds, on_host, steps, learns)

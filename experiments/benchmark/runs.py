@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from experiments import cost
+from experiments import memory
 from experiments.benchmark.agents import NAMES, config_of
 from experiments.benchmark.jobs import Baseline, Case, Job, Measurement, Setting
 from experiments.benchmark.loops import tasks_on_device_and_host
@@ -119,7 +119,7 @@ def _lengths(steps: int, evaluations: int) -> tuple[str, ...]:
 
 def _memory(run: _Run) -> int:
     task = environments.spec(run.env).task("never")
-    return cost.memory(config_of(run.method, "small"), task, run.num_seeds).total
+    return memory.expected(config_of(run.method, "small"), task, run.num_seeds).total
 
 
 def _measure(setting: Setting, run: _Run) -> Measurement:

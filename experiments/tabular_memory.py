@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax
 
-from experiments import cost, seeds
+from experiments import memory, seeds
 from qusac_jax import _memory, posterior
 from qusac_jax.sparse import Sparse
 from qusac_jax.tabular import environments, experiment
@@ -60,7 +60,7 @@ def check_deep_sea(length: int) -> None:
     )
 
 
-def memory(
+def expected(
     environment: environments.Environment, config: experiment.Config, num_seeds: int
 ) -> Memory:
     """What a run takes; nothing is allocated to find out.
@@ -95,15 +95,13 @@ def _seeds_at_once(config: experiment.Config, num_seeds: int) -> int:
     """Seeds that plan at the same time in one memory."""
     devices = jax.devices()
     each = seeds.per_device(num_seeds, len(devices)) if config.seed_axis == "vmap" else 1
-    return each * cost.devices_in_one_memory(num_seeds, devices)
+    return each * memory.devices_in_one_memory(num_seeds, devices)
 
 
-def check_memory(
-    environment: environments.Environment, config: experiment.Config, num_seeds: int
-) -> None:
-    """Raises `ValueError` if a run does not fit into memory; arguments are those of `memory`."""
-    needed = memory(environment, config, num_seeds)
+def check(environment: environments.Environment, config: experiment.Config, num_seeds: int) -> None:
+    """Raises `ValueError` if a run does not fit into memory; arguments are those of `expected`."""
+    needed = expected(environment, config, num_seeds)
     free = _memory.available()
     if free is not None and needed.total > free:
-        flags = cost.to_lower(needed, _TO_LOWER)
+        flags = memory.to_lower(needed, _TO_LOWER)
         raise ValueError(f"the run needs {needed.describe()}; lower {flags}")

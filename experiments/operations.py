@@ -1,0 +1,96 @@
+"""What training costs: floating-point operations, counted by hand.
+
+Counted are matrix products, 2 per multiplication and addition, a backward pass as two forward ones
+(one where only the gradient of the input is needed). Element-wise work is left out.
+"""
+
+import itertools
+
+from qusac_jax import qusac
+from qusac_jax.qusac import uncertainty
+from qusac_jax.qusac.state import num_rollouts
+
+# Epochs of a typical fit; it may take fewer, and up to `max_epochs`.
+_TYPICAL_EPOCHS = 3
+
+
+def step_flops(config: qusac.Config, task: qusac.Task) -> float:
+    """Of a learning step: its G updates and its share of the refreshes."""
+    updates = config.updates_per_step * update_flops(config, task)
+    if not config.uses_model:
+        return updates
+    fit, rollouts = fit_flops(config, task), rollout_flops(config, task)
+    return updates + fit / config.fit_every + rollouts / config.rollout_interval
+
+
+def update_flops(config: qusac.Config, task: qusac.Task) -> float:
+    """Of one gradient update."""
+    batch = config.batch_size
+    inputs = task.observation_size + task.action_size
+    critic = _mlp_flops(inputs, config.critic_hidden, 1) * batch * config.num_critics
+    unet = _mlp_flops(inputs, config.unet_hidden, 1) * batch
+    actor = _actor_flops(config, task) * batch
+    groups = config.num_groups
+    # Critics: target forward, forward and backward; actor's pass: forward and input gradient.
+    total = critic * groups * (1 + 3 + 2) + actor * (groups + 3)
+    if config.uses_unet:
+        total += unet * (1 + 3 + 2) + actor
+        if not config.unet_looks_ahead:
+            total += batch * _local_flops(config, task)
+    return float(total)
+
+
+def _local_flops(config: qusac.Config, task: qusac.Task) -> float:
+    """Of the local uncertainty of a pair."""
+    method = uncertainty.METHODS[config.method]
+    inputs = task.observation_size + task.action_size
+    critics = _mlp_flops(inputs, config.critic_hidden, 1) * config.num_critics * config.num_groups
+    if not method.asks_model:
+        return float(critics)
+    flops = _model_flops(config, task) * config.num_members
+    if method.reads_next_values:
+        actor = _actor_flops(config, task)
+        flops += config.num_members * actions_drawn(config) * (critics + actor)
+    return float(flops)
+
+
+def actions_drawn(config: qusac.Config) -> int:
+    """Drawn at each next state that a member expects."""
+    return config.gap_samples if uncertainty.METHODS[config.method].compares_actions else 1
+
+
+def fit_step_flops(config: qusac.Config, task: qusac.Task) -> float:
+    """Of a gradient step of a fit: forward and backward through all members."""
+    return float(3 * _model_flops(config, task) * config.num_members * config.fit_batch_size)
+
+
+def fit_flops(config: qusac.Config, task: qusac.Task) -> float:
+    """Of a typical fit on a full D, of an agent with a model."""
+    epochs = min(_TYPICAL_EPOCHS, config.dynamics.max_epochs)
+    per_epoch = -(-config.replay_capacity // config.fit_batch_size)
+    steps = min(epochs * per_epoch, config.dynamics.max_steps)
+    return fit_step_flops(config, task) * steps
+
+
+def rollout_flops(config: qusac.Config, task: qusac.Task) -> float:
+    """Of the rollouts that are made at once, of an agent with a model."""
+    per_buffer = num_rollouts(config) * config.rollout_length
+    # A penalty asks all members at each transition.
+    predictions = 1 + (config.num_members if config.penalty else 0)
+    each = predictions * _model_flops(config, task) + _actor_flops(config, task)
+    local = _local_flops(config, task) if config.unet_looks_ahead else 0.0
+    return float(per_buffer * (config.num_model_buffers * each + local))
+
+
+def _model_flops(config: qusac.Config, task: qusac.Task) -> int:
+    inputs = task.observation_size + task.action_size
+    return _mlp_flops(inputs, config.dynamics.hidden, 2 * (task.observation_size + 1))
+
+
+def _actor_flops(config: qusac.Config, task: qusac.Task) -> int:
+    return _mlp_flops(task.observation_size, config.actor_hidden, 2 * task.action_size)
+
+
+def _mlp_flops(inputs: int, hidden: tuple[int, ...], outputs: int) -> int:
+    sizes = (inputs, *hidden, outputs)
+    return 2 * sum(a * b for a, b in itertools.pairwise(sizes))
