@@ -12,7 +12,8 @@ import numpy as np
 from qusac_jax import qusac
 
 num_steps = int(sys.argv[1]) if len(sys.argv) > 1 else 8_000
-env = gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), -1.0, 1.0)  # your own environment here
+env = gym.make("Pendulum-v1")  # your own environment here
+env = gym.wrappers.RescaleAction(env, np.float32(-1.0), np.float32(1.0))
 never = lambda observation, action, next_observation: jnp.zeros(observation.shape[:-1], bool)
 task = qusac.Task(observation_size=3, action_size=1, termination=never)
 config = dataclasses.replace(qusac.presets.get("qusac", "small"), warmup_steps=1_000)

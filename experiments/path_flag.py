@@ -1,9 +1,12 @@
 """Flags that name a file or a folder."""
 
 import os
+import pathlib
 from typing import Any
 
 from absl import flags
+
+_FILES = (".png", ".pdf", ".svg", ".csv", ".json", ".md")
 
 
 class _PathParser(flags.ArgumentParser):
@@ -12,6 +15,17 @@ class _PathParser(flags.ArgumentParser):
     def parse(self, argument: Any) -> Any:
         """The path as text; None stays None."""
         return os.path.expanduser(argument) if isinstance(argument, str) else argument
+
+
+class _OutputFolderParser(_PathParser):
+    """Refuses what is meant for a file: a folder of that name would be made."""
+
+    def parse(self, argument: Any) -> Any:
+        """The path as text; None stays None."""
+        path = super().parse(argument)
+        if path is not None and pathlib.PurePath(path).suffix.lower() in _FILES:
+            raise ValueError("it names a folder, the files in it have names of their own")
+        return path
 
 
 def define(options: flags.FlagValues, name: str, default: str | None, about: str) -> None:
@@ -24,3 +38,8 @@ def define(options: flags.FlagValues, name: str, default: str | None, about: str
         about: what `--help` says.
     """
     flags.DEFINE(_PathParser(), name, default, about, flag_values=options)
+
+
+def define_output(options: flags.FlagValues, default: str | None, about: str) -> None:
+    """Adds `--output`, a folder to write to."""
+    flags.DEFINE(_OutputFolderParser(), "output", default, about, flag_values=options)

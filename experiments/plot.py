@@ -29,7 +29,7 @@ def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
-    path_flag.define(values, "output", ".", "folder to write to")
+    path_flag.define_output(values, ".", "folder to write to")
     flags.DEFINE_string("x", "step", "column of metrics.csv for the x axis", **define)
     flags.DEFINE_string("y", "eval_return", "column of metrics.csv to draw", **define)
     flags.DEFINE_integer("smooth", 1, "evaluations in the moving average", **define)

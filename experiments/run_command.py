@@ -18,7 +18,7 @@ def define_flags(values: flags.FlagValues, *, seed_of: str, folder: str) -> None
         folder: of the run's workdir, where files go by default.
     """
     flags.DEFINE_integer("seed", 0, f"of {seed_of}", 0, cli.MAX_SEED, flag_values=values)
-    path_flag.define(values, "output", None, f"folder to write to; default RUN/{folder}")
+    path_flag.define_output(values, None, f"folder to write to; default RUN/{folder}")
     jax_settings.define_flags(values)
 
 

@@ -2,6 +2,7 @@
 
 import pathlib
 
+import pytest
 from absl import flags
 
 from experiments import online, path_flag
@@ -24,3 +25,12 @@ def test_programs_take_it_in_every_path(monkeypatch):
     names = ("workdir", "init_from", "profile", "config_file", "compilation_cache")
     options(["online", *(f"--{name}=~/x" for name in names)])
     assert {getattr(options, name) for name in names} == {str(pathlib.Path("/home/ada/x"))}
+
+
+def test_an_output_folder_with_the_name_of_a_picture_is_refused():
+    options = flags.FlagValues()
+    path_flag.define_output(options, None, "folder to write to")
+    options(["program", "--output=figures.d/0.5"])
+    assert options.output == "figures.d/0.5"
+    with pytest.raises(flags.IllegalFlagValueError, match=r"output=curve.PNG: it names a folder"):
+        options(["program", "--output=curve.PNG"])
