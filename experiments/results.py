@@ -16,6 +16,7 @@ from qusac_jax import environments
 from qusac_jax._messages import require
 
 SUITE_MAX_RETURN = 1000.0  # 1000 steps with rewards in [0, 1]
+_RESAMPLES = 2_000  # of the bootstrap, stratified by task
 
 
 class Summary(NamedTuple):
@@ -159,12 +160,11 @@ def shared_tasks(
     return labels, shared
 
 
-def aggregate(scores: dict[str, np.ndarray], *, num_resamples: int = 5000) -> list[Aggregate]:
+def aggregate(scores: dict[str, np.ndarray]) -> list[Aggregate]:
     """Median and interquartile mean over tasks (Agarwal et al., 2021), by rliable.
 
     Args:
         scores: for each label `[R, tasks]`.
-        num_resamples: of the bootstrap, stratified by task.
 
     Raises:
         ValueError: if rliable is missing or does not work.
@@ -179,7 +179,7 @@ def aggregate(scores: dict[str, np.ndarray], *, num_resamples: int = 5000) -> li
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(0)  # noqa: NPY002
     try:
-        values, intervals = library.get_interval_estimates(scores, statistics, reps=num_resamples)
+        values, intervals = library.get_interval_estimates(scores, statistics, reps=_RESAMPLES)
     finally:
         np.random.set_state(state)  # noqa: NPY002
 

@@ -22,7 +22,6 @@ from experiments.suite_plan import PlannedRun, done_steps
 # The published values, too, are means of so many evaluations.
 _EVALUATIONS = 10
 _PUBLISHED_UPDATES = 10  # per step, of all agents, SAC too
-_RESAMPLES = 2_000
 
 _Grouped = dict[str, dict[str, list[Curve]]]
 
@@ -195,7 +194,7 @@ def _interquartile_means(
     scores = {label: values for label, values in scores.items() if np.isfinite(values).all()}
     if not scores:
         return {}
-    aggregates = results.aggregate(scores, num_resamples=_RESAMPLES)
+    aggregates = results.aggregate(scores)
     return {one.label: _interval(one, ".1f") for one in aggregates if one.statistic == "IQM"}
 
 
@@ -219,7 +218,7 @@ def _over_tasks(grouped: _Grouped) -> list[str]:
     if not scores or next(iter(scores.values())).shape[1] < 2:
         return []
     by_label: dict[str, dict[str, results.Aggregate]] = {}
-    for one in results.aggregate(scores, num_resamples=_RESAMPLES):
+    for one in results.aggregate(scores):
         by_label.setdefault(one.label, {})[one.statistic] = one
     steps = ", ".join(f"{env} {end:.0f}" for env, end in ends.items())
     others = [env for env in ends if not results.is_suite_task(env)]

@@ -115,6 +115,7 @@ def test_learning_goes_on_while_episodes_are_played_with_the_same_results(make):
     assert metrics(elsewhere) == metrics(here)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_the_evaluation_before_it(make):
     run = make(checkpoint_every=EVERY)
     before_episodes(run, lambda: time.sleep(0.05))
@@ -129,6 +130,7 @@ def test_a_checkpoint_holds_the_evaluation_before_it(make):
     assert sizes == {step: float(step) for step in (EVERY, 2 * EVERY, NUM_STEPS)}
 
 
+@pytest.mark.slow
 def test_an_error_in_training_loses_no_evaluation(make):
     run = make()
     advance = run._advance
@@ -145,6 +147,7 @@ def test_an_error_in_training_loses_no_evaluation(make):
     assert steps_in(run) == [0.0, EVERY]
 
 
+@pytest.mark.slow
 def test_an_error_in_an_episode_ends_the_run(make):
     run = make()
 
@@ -159,6 +162,7 @@ def test_an_error_in_an_episode_ends_the_run(make):
     assert steps_in(run) == [0.0]
 
 
+@pytest.mark.slow
 def test_weights_of_an_evaluation_are_its_own(make):
     run = make()
     seen = []

@@ -13,6 +13,12 @@ from experiments import figures, plot, results, run_reader, style
 HEADER = "step,seed,eval_return,eval_task_return,mean_q"
 
 
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+    """The bootstrap is rliable's, and here only its ends are looked at."""
+    monkeypatch.setattr(results, "_RESAMPLES", 200)
+
+
 def write_run(path, env, method, rows, preset="qusac", header=HEADER, tail=""):
     path.mkdir(parents=True)
     config = {"env": env, "method": method, "preset": preset, "seed": 0, "num_seeds": 1}

@@ -399,6 +399,7 @@ def test_grid_from_a_map_with_known_successors(tmp_path):
     assert {row["unsolved"] for row in csv.DictReader((workdir / "metrics.csv").open())} == {"0"}
 
 
+@pytest.mark.slow
 def test_each_map_has_a_workdir_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, content in (("yard", "S.\n.G\n"), ("hall", "S..G\n")):
@@ -409,6 +410,7 @@ def test_each_map_has_a_workdir_of_its_own(tmp_path, monkeypatch):
     assert runs == {"grid_yard_psrl", "grid_hall_psrl"}
 
 
+@pytest.mark.slow
 def test_environments_of_one_name_are_told_apart(tmp_path, capsys, monkeypatch):
     grid = tmp_path / "map.txt"
     grid.write_text("S.\n.G\n")

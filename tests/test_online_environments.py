@@ -71,6 +71,7 @@ def run(tmp_path, capsys):
         del gymnasium.registry[name]
 
 
+@pytest.mark.slow
 def test_a_bug_ends_the_run_in_one_line_and_leaves_the_checkpoint(run):
     code, _, err, workdir = run(Leaving, "--num_steps=80")
     assert code == 2

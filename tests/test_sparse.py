@@ -175,6 +175,7 @@ def test_variances_equal_dense(name, shared, seed):
     assert_equal(result, solve(sparse.to_dense(transition), reward, policy, 0.9))
 
 
+@pytest.mark.slow
 def test_given_means_equal_dense():
     transition, reward, policy = problem(1)
     mean, mean_reward, _ = problem(2, ())
@@ -241,6 +242,7 @@ def test_long_chain_needs_its_preconditioner(back):
     np.testing.assert_allclose(visits.sum(), result.v[-2], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_single_reward_far_away_is_found():
     # BiCGStab's residual moves along the way and leaves its first, the usual shadow, behind.
     maze = problems.maze(30)

@@ -27,6 +27,7 @@ from experiments import (
 )
 from experiments.run_directory import RunDirectory
 from experiments.suite_plan import Combinations, PlannedRun, plan
+from tests.test_experiments_plot import few_resamples as few_resamples  # a fixture of all tests
 from tests.test_experiments_plot import rows_for, write_run
 from tests.test_online import ENV, ROOT, TINY
 
@@ -87,6 +88,7 @@ def finished(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_stops_no_other_and_is_named(finished):
     report = (finished / "report.md").read_text()
     assert f"| {ENV} | sac | 1 | 80 |" in report
@@ -98,6 +100,7 @@ def test_a_run_that_fails_stops_no_other_and_is_named(finished):
     assert (config["preset"], config["seed"], config["num_steps"]) == ("sac", 0, 80)
 
 
+@pytest.mark.slow
 def test_a_finished_run_without_all_its_rows_and_one_not_begun_are_named(finished, tmp_path):
     name = f"{SHORT}-s0"
     run = shutil.copytree(finished / "runs" / name, tmp_path / "runs" / name)
@@ -152,7 +155,7 @@ def test_a_run_that_outlives_its_killed_suite_is_followed_and_not_run_twice(tmp_
 @pytest.mark.slow
 def test_a_killed_job_is_reported_and_continued(tmp_path):
     run, jobs = tmp_path / "runs" / f"{SHORT}-s0", tmp_path / "jobs" / f"{SHORT}-s0"
-    more = ("--seeds=0", "--num_steps=2000")
+    more = ("--seeds=0", "--num_steps=800")
     process = start(tmp_path, *more)
     wait_until(lambda: has_checkpoint(run), process)
     for pid in processes_of(jobs):  # submitit's, which may end when the run does, and the run's
@@ -186,7 +189,7 @@ def test_a_preempted_job_saves_and_is_queued_again(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     run = tmp_path / "runs" / "run"
     launcher = suite_jobs.Launcher("local", tmp_path / "jobs", {})
-    flags = [f"--env={ENV}", "--preset=sac", *FLAGS, "--num_steps=2000", f"--workdir={run}"]
+    flags = [f"--env={ENV}", "--preset=sac", *FLAGS, "--num_steps=800", f"--workdir={run}"]
     usable = own_cores.usable()
     job = launcher.submit("run", flags, usable[-1:])
     assert own_cores.usable() == usable  # it is pinned, and not the suite
@@ -205,7 +208,7 @@ def test_a_preempted_job_saves_and_is_queued_again(tmp_path, monkeypatch):
     out = job.stdout() or ""
     assert "stopped at step" in out
     assert "continuing at step" in out
-    assert json.loads((run / "summary.json").read_text())["steps"] == 2000
+    assert json.loads((run / "summary.json").read_text())["steps"] == 800
 
 
 class FakeJob:
@@ -399,11 +402,13 @@ def test_mistakes_are_named_before_any_run_begins(tmp_path, capsys, arguments, m
     assert not (workdir / "runs").exists()
 
 
+@pytest.mark.slow
 def test_fewer_steps_than_are_done_are_refused_before_any_run_begins(finished, capsys):
     assert suite.main(["suite", *command(finished, "--seeds=0", "--num_steps=40")]) == 2
     assert "num_steps is 40, but 80 steps are done in" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_runs_with_other_settings_are_refused_before_any_begins(finished, capsys):
     assert suite.main(["suite", *command(finished, "--seeds=0,5", "--config.risk=0.5")]) == 2
     assert "config.risk: 0.0 there, 0.5 now" in capsys.readouterr().err

@@ -94,6 +94,7 @@ def test_mistakes_are_those_of_one_process(both):
         environments.vector(SHORT, SEEDS, num_processes=0)
 
 
+@pytest.mark.slow
 def test_they_wait_for_the_process_that_started_them_when_signalled(env):
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         for worker in env._workers:
@@ -107,6 +108,7 @@ def test_they_wait_for_the_process_that_started_them_when_signalled(env):
     assert [process.poll() for process in processes] == [0, -9]
 
 
+@pytest.mark.slow
 def test_programs_that_an_environment_starts_can_be_ended():
     env = environments.vector("gym:tests.outer_env:Simulator-v0", SEEDS, num_processes=2)
     env.reset()
@@ -114,6 +116,7 @@ def test_programs_that_an_environment_starts_can_be_ended():
     env.close()
 
 
+@pytest.mark.slow
 def test_environments_are_closed(tmp_path, monkeypatch):
     monkeypatch.setenv(PLACE, str(tmp_path))
     env = environments.vector("gym:tests.outer_env:Closing-v0", SEEDS, num_processes=2)

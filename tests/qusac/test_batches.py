@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import multistep
@@ -14,6 +15,7 @@ from tests.networks import constant, rising
 SIZES = {"batch_size": 8, "real_ratio": 0.25, "actor_hidden": (8,), "critic_hidden": (8, 8)}
 
 
+@pytest.mark.slow
 def test_the_regularizer_is_added_to_the_residuals_and_takes_the_first_for_real():
     config = Config(
         method="ensemble_mean",

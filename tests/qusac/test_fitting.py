@@ -229,6 +229,7 @@ def test_more_data_do_not_make_a_fit_longer():
         assert report.epochs == epochs
 
 
+@pytest.mark.slow
 def test_filling_the_buffer_does_not_recompile():
     before = _fit._cache_size()
     buffer, dynamics = replay.init(CAPACITY, 2, 1), fresh()

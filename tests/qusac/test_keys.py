@@ -32,6 +32,7 @@ def test_no_verb_hands_back_the_key_that_it_has_used(verb):
     assert left is not given
 
 
+@pytest.mark.slow
 def test_every_update_of_a_call_has_a_batch_of_its_own():
     # Nothing is learned, all transitions end, and rewards are 0, 1, ..., 31.
     still = ("actor_learning_rate", "critic_learning_rate", "temperature_learning_rate")

@@ -111,6 +111,7 @@ def test_a_new_learner_takes_them_over():
         jax.jit(lambda x: x, donate_argnums=0)(new)  # holds no array twice
 
 
+@pytest.mark.slow
 def test_learning_changes_weights_and_leaves_them():
     config = config_of()
     state = observed(init(config), transitions(30, scale=0.1, offset=4.0), [30])

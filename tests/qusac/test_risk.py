@@ -65,6 +65,7 @@ def test_a_schedule_to_hold_back_is_needed():
         Config(risk_awaits_reward=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("awaits", "unrewarded"), [(True, 0), (False, 5)])
 def test_a_schedule_may_wait_for_a_positive_reward(awaits, unrewarded):
     config = small(
