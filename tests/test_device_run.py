@@ -203,7 +203,8 @@ def test_a_continued_run_compiles_once_and_its_episodes_can_begin_anew(alone, tm
 @pytest.mark.slow
 def test_a_task_of_brax_is_learned_from(tmp_path):
     pytest.importorskip("brax")
-    code, out, err = run(*TINY, "--env=brax:inverted_pendulum", f"--workdir={tmp_path}/run")
+    flags = [*TINY, "--preset=sac", "--env=brax:inverted_pendulum"]
+    code, out, err = run(*flags, f"--workdir={tmp_path}/run")
     assert code == 0, out + err
     with (tmp_path / "run" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
