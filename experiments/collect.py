@@ -58,7 +58,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer(
         "num_transitions",
         None,
-        "at least, per dataset; default num_steps, or an episode",
+        "least number in each dataset but medium-replay; default num_steps, or an episode",
         1,
         **define,
     )
@@ -80,7 +80,7 @@ def make_flags() -> flags.FlagValues:
     )
     flags.DEFINE_integer("checkpoint_every", None, "steps; default as eval_every", 1, **define)
     flags.DEFINE_boolean(
-        "exist_ok", False, "no mistake if this workdir's datasets are all there", **define
+        "exist_ok", False, "no error if this workdir has made all of its datasets", **define
     )
     flags.DEFINE_enum(
         "resume",
@@ -90,7 +90,7 @@ def make_flags() -> flags.FlagValues:
         **define,
     )
     jax_settings.define_flags(values)
-    flags.DEFINE_boolean("memory", False, "print what the run would take, and stop", **define)
+    flags.DEFINE_boolean("memory", False, "print the memory that the run needs, and exit", **define)
     config_file.define_flag(values)
     config_flags.define_config(values, "config", qusac.presets.get("sac"), _ABOUT_CONFIG)
     return values

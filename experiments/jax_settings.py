@@ -1,6 +1,6 @@
-"""What programs set of JAX before its backends start: the one place for it.
+"""The one place where programs configure JAX before its backends start.
 
-What the environment sets goes before what is set here.
+Environment variables take precedence over what is set here.
 """
 
 import os
@@ -36,8 +36,7 @@ def define_flags(values: flags.FlagValues) -> None:
     flags.DEFINE_boolean(
         "deterministic",
         False,
-        "the same run has the same results every time also on a GPU, which makes it slower; on a "
-        "CPU it always has",
+        "make results reproducible on a GPU, too, which is then slower; on a CPU they always are",
         **define,
     )
 

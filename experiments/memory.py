@@ -31,7 +31,7 @@ class Memory(NamedTuple):
     replay: int  # D
     model_data: int  # D_model
     member_data: int  # D_1..D_N together; 0 for critics that do not have their own
-    networks: int  # weights and optimisers
+    networks: int  # weights and optimizers
     work: int  # temporaries of the larger of an update, a fit and rollouts
 
     @property

@@ -46,11 +46,13 @@ def make_flags() -> flags.FlagValues:
         "action_bounds",
         None,
         ["environment", "unit"],
-        "what the actions of an HDF5 file lie in, which does not say so itself: the bounds that "
-        "the environment of --env has, or [-1, 1]; needed where these are not the same",
+        "range of the actions in an HDF5 file, which does not state it: environment, the bounds of "
+        "--env's actions, or unit, [-1, 1]; required where the two differ",
         **define,
     )
-    path_flag.define(values, "dynamics", None, "workdir of a run whose fitted dynamics are taken")
+    path_flag.define(
+        values, "dynamics", None, "workdir of an offline run whose fitted dynamics are reused"
+    )
     run_flags.define_flags(
         values,
         is_offline=True,

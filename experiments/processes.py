@@ -44,10 +44,15 @@ def define_flags(values: flags.FlagValues) -> None:
         **define,
     )
     flags.DEFINE_string(
-        "coordinator", None, "HOST:PORT on the first process's host, elsewhere", **define
+        "coordinator",
+        None,
+        "HOST:PORT on the first process's host, where no cluster is detected",
+        **define,
     )
-    flags.DEFINE_integer("num_processes", None, "how many there are, elsewhere", 1, **define)
-    flags.DEFINE_integer("process_id", None, "0, 1, ..., elsewhere", 0, **define)
+    flags.DEFINE_integer(
+        "num_processes", None, "how many there are, where no cluster is detected", 1, **define
+    )
+    flags.DEFINE_integer("process_id", None, "0, 1, ..., where no cluster is detected", 0, **define)
 
 
 def connect(options: Any) -> None:

@@ -66,7 +66,7 @@ def define_flags(
     flags.DEFINE_integer(
         "checkpoint_every", checkpoint_every, f"{unit} between checkpoints", 1, **define
     )
-    flags.DEFINE_integer("keep_checkpoints", 2, "how many of the last stay", 1, **define)
+    flags.DEFINE_integer("keep_checkpoints", 2, "latest checkpoints to keep", 1, **define)
     flags.DEFINE_enum(
         "resume",
         "latest",
@@ -85,8 +85,8 @@ def define_flags(
     flags.DEFINE_integer(
         "env_processes",
         1,
-        "that step environments at the same time, and as many for those of evaluations; 0: one for "
-        "each core",
+        "processes that step environments in parallel, and as many again for evaluations; 0: one "
+        "for each core",
         0,
         **define,
     )
@@ -96,7 +96,7 @@ def define_flags(
     flags.DEFINE_boolean(
         "wandb", False, "log to Weights & Biases too; WANDB_MODE=offline needs no account", **define
     )
-    flags.DEFINE_boolean("memory", False, "print what the run would take, and stop", **define)
+    flags.DEFINE_boolean("memory", False, "print the memory that the run needs, and exit", **define)
     about_profile = "folder for a trace of some learning steps, for TensorBoard"
     path_flag.define(values, "profile", None, about_profile)
     config_file.define_flag(values)

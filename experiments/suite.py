@@ -57,7 +57,7 @@ def make_flags() -> flags.FlagValues:
     )
     path_flag.define(values, "workdir", "runs/suite", "folder of the runs and results")
     flags.DEFINE_enum(
-        "launcher", "local", list(suite_jobs.LAUNCHERS), "where runs run, by submitit", **define
+        "launcher", "local", list(suite_jobs.LAUNCHERS), "run here, or as jobs of SLURM", **define
     )
     flags.DEFINE_multi_string(
         "slurm",

@@ -94,7 +94,7 @@ def make_flags() -> flags.FlagValues:
         "which checkpoint to continue from; latest_good skips damaged ones",
         **define,
     )
-    flags.DEFINE_boolean("memory", False, "print what the run would take, and stop", **define)
+    flags.DEFINE_boolean("memory", False, "print the memory that the run needs, and exit", **define)
     jax_settings.define_flags(values)
     flags.DEFINE_boolean("figure", False, "run and draw the paper's comparison", **define)
     flags.DEFINE_list("methods", list(_PUBLISHED_METHODS), "compared by --figure", **define)

@@ -17,7 +17,7 @@ _EASY_COUNT = 1e3  # a count of which next to no gamma proposal is rejected
 
 
 def draw(concentration: jax.Array, key: chex.PRNGKey, n: int) -> jax.Array:
-    """Exact rows `[N, S, A, K]` of concentrations `[S, A, K]`, normalised in log space.
+    """Exact rows `[N, S, A, K]` of concentrations `[S, A, K]`, normalized in log space.
 
     Draws are made a few at a time, so that memory is little more than that of the result.
     """
@@ -71,7 +71,7 @@ def draw_by_table(
     terminal = jnp.exp(_variates.log_gamma_by_table(log_quantile, key_terminal, rows))
     inner, terminal = _add_counts(concentration - prior, key_counts, inner, terminal)
     total = inner.sum(-1) + terminal
-    # A row that underflows as a whole has no visits of weight 1; normalised, it is one-hot up to
+    # A row that underflows as a whole has no visits of weight 1; normalized, it is one-hot up to
     # rounding, and by symmetry each entry (the terminal state too) is equally likely to be the one.
     is_lone = total < _LONE_TOTAL
     scale = jnp.where(is_lone, 0.0, 1.0 / jnp.where(is_lone, 1.0, total))

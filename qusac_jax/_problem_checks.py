@@ -163,7 +163,7 @@ def check_transition(transition, *, name: str = "transition") -> None:
         )
     if highest > 1 + ROW_TOLERANCE:
         raise ValueError(
-            f"{name} rows must sum to at most 1, got a row that sums to {highest:.6g}; normalise "
+            f"{name} rows must sum to at most 1, got a row that sums to {highest:.6g}; normalize "
             "them, or leave mass out where the episode ends"
         )
 
@@ -197,7 +197,7 @@ def check_policy(policy) -> None:
     if not (np.all(policy >= 0) and np.abs(worst - 1) <= ROW_TOLERANCE):
         raise ValueError(
             "policy rows must be probabilities that sum to 1, got a row that sums to "
-            f"{worst:.6g} and a smallest entry of {policy.min():.6g}; normalise the rows"
+            f"{worst:.6g} and a smallest entry of {policy.min():.6g}; normalize the rows"
         )
 
 

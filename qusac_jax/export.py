@@ -19,7 +19,7 @@ def export_policy(
     seed_index: int = 0,
     is_random: bool = False,
 ) -> pathlib.Path:
-    """Writes the policy of a run as a serialised function, for CPU, GPU and TPU.
+    """Writes the policy of a run as a serialized function, for CPU, GPU and TPU.
 
     To use it, with JAX alone:
 
@@ -44,10 +44,10 @@ def export_policy(
     policy = load_policy(path, seed_index=seed_index)
     output = pathlib.Path(path) / "policy.stablehlo" if output is None else pathlib.Path(output)
     output = output.expanduser()
-    serialised = serialise(policy, is_random=is_random)
+    serialized = serialize(policy, is_random=is_random)
     partial = output.parent / f"{output.name}.partial"
     try:
-        partial.write_bytes(serialised)
+        partial.write_bytes(serialized)
         partial.rename(output)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -58,7 +58,7 @@ def export_policy(
     return output
 
 
-def serialise(policy: Policy, *, is_random: bool = False) -> bytes:
+def serialize(policy: Policy, *, is_random: bool = False) -> bytes:
     """The function that `export_policy` writes."""
     (batch,) = jax.export.symbolic_shape("B")
     observation = jax.ShapeDtypeStruct((batch, policy.observation_size), jnp.float32)

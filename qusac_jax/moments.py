@@ -56,16 +56,17 @@ def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Num
     little data the surprises of a cycle would grow without end, which `condition` shows: infinity.
 
     Args:
-        posterior: a `Posterior`. Zero concentrations rule out transitions, which is how an acyclic
-            structure is expressed.
+        posterior: a `Posterior` without a `support`. Zero concentrations rule out transitions,
+            which is how an acyclic structure is expressed.
         policy: `[S, A]` action probabilities; rows sum to 1.
         discount: in [0, 1].
 
     Returns:
-        `Moments`. Takes O(A S^3) operations. Not clipped: with cycles, values may be negative.
+        `Moments`, in O(A S^3) operations. Not clipped: with cycles, variances may be negative.
 
     Raises:
-        ValueError: for wrong shapes, and outside `jit` for bad values or an ill-conditioned system.
+        ValueError: for wrong shapes or a posterior with a `support`, and outside `jit` for bad
+            values or an ill-conditioned system.
     """
     check_real(policy=policy, discount=discount)
     _check_dense(posterior)

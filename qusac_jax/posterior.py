@@ -207,8 +207,8 @@ def update(
         The new `Posterior`.
 
     Raises:
-        ValueError: for lengths that differ and for what is no number, and outside `jit` for values
-            out of their ranges, also if they overflow.
+        ValueError: for fields of different lengths or without numbers, and outside `jit` for values
+            that are out of range or make the belief overflow.
     """
     check_posterior(posterior)
     transitions = _check_are_transitions(transitions)
@@ -298,7 +298,8 @@ def _update(posterior, transitions, weight, noise_precision) -> Posterior:
 def mean(posterior: Posterior) -> Mdp:
     """The posterior mean MDP (eq. (2), mean_model).
 
-    Its rows miss the mass of the terminal state.
+    Dense rows leave out the probability of the terminal state. With a `support`, that probability
+    stands on the successor S where it is listed.
     """
     total = posterior.concentration.sum(-1, keepdims=True)
     if posterior.support is not None:
@@ -310,10 +311,10 @@ def mean(posterior: Posterior) -> Mdp:
 def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
     """Draws n MDPs from the belief (Algorithm 1 line 2, sample_mdp).
 
-    With a scalar prior, a Dirichlet row is a normalised sum of Gamma(prior) variates, which every
-    entry has and which come from a table of quantiles (interpolated to a relative 1e-3), and of
-    exact Gamma(count) variates for the visited entries, whose counts should not be far below 1: in
-    a row that underflows as a whole, any entry may be the one. With an array prior, all are exact.
+    With a scalar prior, every entry of a Dirichlet row gets a Gamma(prior) variate from a table of
+    quantiles (interpolated to a relative 1e-3), a visited entry also an exact Gamma(count) variate,
+    and the row is normalized. Counts should not be far below 1: a row that underflows as a whole
+    becomes one-hot at a random entry. With an array prior or a `support`, all are exact.
 
     Args:
         posterior: the belief.
@@ -347,7 +348,7 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
 
 
 def sample_bytes(posterior: Posterior, n: int) -> int:
-    """Bytes that `sample` takes for n MDPs, about: its result and XLA's work space on CPU."""
+    """Approximate bytes that `sample` takes for n MDPs: its result and XLA's work space on CPU."""
     size = math.prod(posterior.concentration.shape)
     entries = SAMPLE_ARRAYS * n * size
     if posterior.log_quantile is None:

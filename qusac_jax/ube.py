@@ -1,9 +1,10 @@
 """Bellman and uncertainty Bellman equations (UBE) of an ensemble of tabular MDPs.
 
 A transition is an array, or a `Sparse` of K successors per state and action for large problems.
-Everything works under `jit`, `vmap` and `grad`, in float32 and float64: the dtype of `transition`
-goes out. Outside `jit`, bad values raise `ValueError`; inside, the results carry a `residual` and a
-`condition` for `check_result`. Missing probability mass is termination.
+Everything works under `jit`, `vmap` and `grad`, in float32 and float64: results have the dtype of
+`transition`, or that of `reward` where `transition` holds whole numbers. Outside `jit`, bad values
+raise `ValueError`; results made inside carry a `residual` and a `condition` for `check_result`.
+Missing probability mass is termination.
 
 Algorithm 1 of the paper in these terms: line 2 (sample_mdp) is `qusac_jax.posterior.sample`; line 3
 (solve_bellman) is `solve_bellman`, for each sampled MDP and for their mean; line 4 (qvariance) is
@@ -86,7 +87,7 @@ class Variance(NamedTuple):
 
 
 class Decomposition(NamedTuple):
-    """Uncertainty about the mean value of the next state: total = epistemic + aleatoric."""
+    """Variance of the next state's value in the mean MDP: total = epistemic + aleatoric."""
 
     total_v: jax.Array  # [S]
     epistemic_v: jax.Array  # [S] w of eq. (4), pombu_rewards
@@ -94,8 +95,8 @@ class Decomposition(NamedTuple):
     total_q: jax.Array  # [S, A]
     epistemic_q: jax.Array  # [S, A]
     aleatoric_q: jax.Array  # [S, A]
-    residual: jax.Array  # []
-    condition: jax.Array  # []
+    residual: jax.Array  # [] of the values in the mean MDP, as in `Values`
+    condition: jax.Array  # [] likewise
 
 
 def solve_bellman(
@@ -142,14 +143,14 @@ def solve_exact(
     B.2 and B.3), u(s, a) is over s' and a'.
 
     The theory is for acyclic MDPs with independent rows: there, in the limit of many members, the
-    result is the posterior variance. On MDPs with cycles it is not exactly that, because the row of
-    a state and the values of the states that follow depend on each other: with much data it is
-    close, with little data it can be far off, even negative (which `min_local` >= 0 prevents).
+    result is the posterior variance. With cycles it is an approximation, because the row of a state
+    and the values of its successors then depend on each other: with much data it is close, with
+    little data it can be far off, even negative (which `min_local` >= 0 prevents).
 
-    Why not take the variance of the members' values (`ensemble_variance`), which needs no such
-    assumption? Of few members, that variance is noisy, while a UBE adds up local uncertainties of
-    many states and so averages their errors. And a UBE is a Bellman equation with local rewards:
-    a network can learn its solution from single transitions, as QU-SAC's U-net does.
+    The variance of the members' values (`ensemble_variance`) needs no such assumption, but with few
+    members it is noisy, while a UBE sums the local uncertainties of many states and so averages
+    their errors. Moreover, a UBE is a Bellman equation with local rewards: a network can learn its
+    solution from single transitions, as QU-SAC's U-net does.
 
     Args:
         transition: `[N, S, A, S]` members' probabilities of the next state, or a `Sparse`.
@@ -191,12 +192,12 @@ def solve_pombu(
     mean_transition: Transition | None = None,
     mean_reward: chex.Array | None = None,
 ) -> Variance:
-    """Bound of the epistemic variance in acyclic MDPs, from the UBE of Zhou et al. (2020).
+    """Upper bound on the epistemic variance in acyclic MDPs: the UBE of Zhou et al. (2020).
 
     The qvariance pombu of Algorithm 1 line 4: eq. (5), ube_pombu, whose local uncertainty is w of
     eq. (4), pombu_rewards (in Q-form: appendix B.3, pombu_q_rewards), never negative. With cycles
-    the result is no bound and can be far below the variance, as that of `solve_exact`. Arguments,
-    result and errors are those of `solve_exact`, but for `min_local` and `form`.
+    the result is not a bound and, like that of `solve_exact`, can be far below the variance.
+    Arguments, result and errors are those of `solve_exact`, without `min_local` and `form`.
     """
     solver = functools.partial(_solve_ube, form="pombu")
     return _checked(solver, 1, transition, reward, policy, discount, mean_transition, mean_reward)
@@ -215,11 +216,11 @@ def solve_upper_bound(
 
     The qvariance upper_bound of Algorithm 1 line 4. Its local uncertainty is w-hat_ub of eq. (12),
     modified_rewards, dividing by N (in V-form: the members' variance of V). It is propagated times
-    discount^2, as in the paper's loss of the U-net, and with the variance of the rewards, as in all
-    UBEs here, so that the result is at least discount^2 times `ensemble_variance`: a bound of the
-    variance at discount 1. Below, it can be less than the variance, where a step's reward is known
-    and nothing uncertain follows it. Arguments, result and errors are those of `solve_exact`, but
-    for `min_local` and `form`.
+    discount^2, as in the paper's U-net loss, plus the variance of the rewards, as in all UBEs here.
+    The result is therefore at least discount^2 times `ensemble_variance`: an upper bound on it at
+    discount 1. At a smaller discount it can lie below `ensemble_variance` where a step's reward is
+    known and nothing uncertain follows it. Arguments, result and errors are those of `solve_exact`,
+    without `min_local` and `form`.
     """
     solver = functools.partial(_solve_ube, form="upper_bound")
     return _checked(solver, 1, transition, reward, policy, discount, mean_transition, mean_reward)
@@ -230,8 +231,8 @@ def ensemble_variance(
 ) -> Variance:
     """Variance of the members' values (dividing by N); nothing is propagated.
 
-    The qvariance ensemble_var of Algorithm 1 line 4. The arguments that it has, result and
-    errors are those of `solve_exact`; `local_v` and `local_q` are the variances themselves.
+    The qvariance ensemble_var of Algorithm 1 line 4. The arguments are the first four of
+    `solve_exact`, result and errors are as there; `local_v` and `local_q` repeat `v` and `q`.
     """
     return _checked(_ensemble_variance, 1, transition, reward, policy, discount)
 
@@ -239,12 +240,13 @@ def ensemble_variance(
 def decompose(
     transition: Transition, reward: chex.Array, policy: chex.Array, discount: chex.Numeric
 ) -> Decomposition:
-    """Splits the variance of the mean value of the next state into its two sources.
+    """Splits the variance of the next state's value into an epistemic and an aleatoric part.
 
-    Eq. (8), interpretation: total = Var over a, s' ~ policy, mean transition; epistemic = w, the
+    The value is that of the mean MDP, V-bar (in Q-form, Q-bar of the next pair). Eq. (8),
+    interpretation: total = variance over a ~ policy and s' ~ mean transition; epistemic = w, the
     variance over members of the expectation; aleatoric = the mean over members of the variance.
-    Discount and rewards enter only through the mean values. The arguments that it has, and
-    errors, are those of `solve_exact`.
+    Discount and rewards enter only through V-bar. Returns a `Decomposition`; arguments (the first
+    four) and errors are as for `solve_exact`.
     """
     return _checked(_decompose, 1, transition, reward, policy, discount)
 

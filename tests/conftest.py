@@ -6,7 +6,7 @@ import pathlib
 import signal
 from collections.abc import Callable, Iterator
 
-# Tests compile many small programs and run each a few times: LLVM's optimisation, the newer way to
+# Tests compile many small programs and run each a few times: LLVM's optimization, the newer way to
 # generate fused loops and code in many parts cost more than they gain here. Programs that the tests
 # start inherit the settings.
 os.environ["XLA_FLAGS"] = " ".join(

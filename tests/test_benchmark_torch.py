@@ -127,7 +127,7 @@ def test_losses_of_an_update_are_ours(name):
     after, metrics = learner.update(start, steps, policy, predict, key, config=config)
     for loss, value in theirs.items():
         assert float(value) == pytest.approx(float(metrics[loss]), rel=2e-4), loss
-    # The optimisers and targets too, which the next update starts from.
+    # The optimizers and targets too, which the next update starts from.
     np.testing.assert_allclose(
         ours.critics[0][0][0][0].detach(), layers(after.critic, 0, 0)[0][0], atol=2e-5
     )

@@ -30,7 +30,7 @@ ANNOTATIONS = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
 
 
 def assert_lowers(function, *arguments, platforms=("cpu", "cuda", "tpu")) -> None:
-    # Named tuples cannot be serialised without being registered: arrays go in and come out alone.
+    # Named tuples cannot be serialized without being registered: arrays go in and come out alone.
     flat, structure = jax.tree.flatten(arguments)
 
     def on_arrays(*arrays):

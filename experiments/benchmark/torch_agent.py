@@ -67,7 +67,7 @@ def mlp(layers: Layers, x: Any, activation: Callable[[Any], Any]) -> Any:
 
 
 class Learner:
-    """Networks, their targets and optimisers."""
+    """Networks, their targets and optimizers."""
 
     def __init__(
         self,

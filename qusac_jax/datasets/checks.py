@@ -93,9 +93,9 @@ def floats(path: Path, group: Any, key: str, *, ndim: int) -> np.ndarray:
         ndim: the number of axes it must have; its last axis must not be empty where it has two.
 
     Raises:
-        ValueError: if it is missing or damaged, for another number of axes, for anything but
-            floats and integers that float32 holds exactly, and for NaN and Inf, also such as
-            float64 numbers become in float32.
+        ValueError: if it is missing or damaged, has another number of axes, holds anything but
+            floats and integers that float32 represents exactly, or holds NaN or Inf, also where
+            a float64 number overflows in float32.
     """
     node = _array(path, group, key)
     where = _where(path, group, key)

@@ -113,9 +113,9 @@ def describe(dataset: Dataset) -> dict[str, Any]:
 def check_matches(dataset: Dataset, spec: "Spec") -> None:
     """Raises `ValueError` unless sizes and actions are those of the environment to evaluate in.
 
-    HDF5 files after D4RL do not hold the bounds of their actions. If those that one was read with
-    are not the environment's, the same numbers would be other actions there; fine is only the
-    caller's word that they were scaled to [-1, 1].
+    HDF5 files in D4RL's format do not hold the bounds of their actions. If a file was read with
+    bounds that are not the environment's, the same numbers would mean other actions there; that is
+    accepted only where the caller gave -1 and 1 as bounds, for actions that were scaled to them.
 
     Args:
         dataset: any.

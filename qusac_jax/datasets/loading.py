@@ -34,9 +34,12 @@ def load(
         action_bounds: (low, high) of the actions in a D4RL file, scalars or `[A]` each; by
             default (-1, 1). Minari's datasets bring their own.
 
+    Returns:
+        The `Dataset`, of at least 3 transitions, with actions in [-1, 1].
+
     Raises:
         ValueError: if there is no such dataset here or to download, or something is wrong with
-            it; names the file, the key, the first row and the remedy.
+            it; the message names the file, the key, the first bad row and the remedy.
     """
     name = os.fspath(dataset)
     kind, path = _find(name)

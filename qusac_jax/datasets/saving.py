@@ -65,8 +65,8 @@ def save(
         description: what policy the data come from, for people.
         algorithm: what made that policy.
         metadata: further JSON-compatible entries of the dataset's metadata.
-        action_cost: that the rewards and the reference's returns have, rho >= 0; None if it is
-            not known.
+        action_cost: rho >= 0 of the cost that is subtracted in the rewards and in the reference's
+            returns already; None if it is not known.
         token: part of the hidden folder's name, known to this writer alone. A call with the same
             one removes what a killed call left; by default each call has its own.
 

@@ -67,7 +67,7 @@ def metadata_reference(metadata: Mapping[str, Any], where: str) -> ScoreReferenc
         where: the dataset's id, for the message and the origin.
 
     Raises:
-        ValueError: if the two are no finite numbers of which the larger is the maximum.
+        ValueError: unless both are finite numbers, the minimum below the maximum.
     """
     low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
     if low is None or high is None:

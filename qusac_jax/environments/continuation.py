@@ -41,11 +41,11 @@ def check_continues(name: str, *, seed: int = 0) -> int:
         seed: of the environment, in [0, 2**32).
 
     Returns:
-        Bytes of its state, without that of the simulator.
+        Size in bytes of its state, without that of the simulator.
 
     Raises:
-        ValueError: if the two differ, if there is state that cannot be saved, or if it grows.
-        FaultyEnvironmentError: if the environment has a bug.
+        ValueError: if the repeated steps differ, or the size of the state grows.
+        FaultyEnvironmentError: if the environment has a bug, or state that cannot be saved.
     """
     env, copy = make(name, seed=seed), make(name, seed=(seed + 1) % 2**32)
     try:

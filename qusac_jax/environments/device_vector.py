@@ -82,7 +82,8 @@ class DeviceVector:
             NumPy arrays.
 
         Raises:
-            ValueError: if the shape is wrong or a value is not finite, on either side.
+            ValueError: if the actions' shape is wrong or an action is not finite.
+            FaultyEnvironmentError: if an observation or a reward is not finite.
         """
         actions = np.asarray(actions, np.float32)
         active = np.ones(len(self), bool) if active is None else np.asarray(active)
@@ -154,11 +155,11 @@ def vector(
         name: as for `make`, or as for `functional.load`.
         seeds: R >= 1, one for each copy, in [0, 2**32).
         action_cost: rho >= 0; by default that of the paper for its tasks and 0 for all others.
-        num_processes: those that step environments on the host; 1 is the caller's own, more are
-            started. Results do not depend on it.
+        num_processes: how many processes step environments on the host, at least 1, which is the
+            caller's own; more are started. No effect on the device; results do not depend on it.
 
     Raises:
-        ValueError: as `VectorEnvironment` and `DeviceVector`, and if there is to be no process.
+        ValueError: as `VectorEnvironment` and `DeviceVector`, and for `num_processes` below 1.
     """
     if num_processes < 1:
         raise ValueError(f"num_processes must be at least 1, got {num_processes}")

@@ -137,9 +137,9 @@ class Decoder:
 
         Args:
             encoded: a value in its JSON form.
-            current: what is in its place. Random generators are set and kept, as are arrays over
-                memory that is not NumPy's and whatever has the right value already: others that
-                are not saved may hold them too.
+            current: the object now in its place. Random generators and arrays over memory that is
+                not NumPy's are overwritten in place, and what has the right value already is kept:
+                objects that are not saved may refer to them too.
         """
         if not isinstance(encoded, dict):
             return encoded

@@ -40,12 +40,12 @@ class FunctionalEnvironment(Protocol):
 
     @property
     def action_low(self) -> float | tuple[float, ...]:
-        """Bound of the actions that `step` takes, for all or for each; [-1, 1] is mapped there."""
+        """Lower bound of `step`'s actions, for all or for each; -1 of the agent is mapped to it."""
         ...
 
     @property
     def action_high(self) -> float | tuple[float, ...]:
-        """The other bound."""
+        """Upper bound, likewise for 1."""
         ...
 
     @property

@@ -46,8 +46,8 @@ class Spec(NamedTuple):
             termination: overrides the environment's own, as for `termination_fn`.
 
         Raises:
-            ValueError: if it is not known when an episode ends, and not said, or if the function
-                given does not answer that for observations and actions of these sizes, or is for
+            ValueError: if it is not known when an episode ends and no termination is given, or if
+                the given one cannot be traced for these sizes, does not return booleans, or is for
                 other tasks.
         """
         ends = termination_fn(self.name, termination)
@@ -75,16 +75,18 @@ def make(
     observations are flattened in the order that dm_control or Gymnasium's `Dict` space gives them.
 
     Args:
-        name: one of the six tasks of the paper, `dmc:DOMAIN:TASK` or `gym:ID`; the first two with
-            `:sincos`, too, see `environments.names`.
+        name: one of the six tasks of the paper, `dmc:DOMAIN:TASK`, `gym:ID` or `gym:MODULE:ID`,
+            which imports, and so executes, the module. `:sincos` may follow the first two, see
+            `environments.names`.
         action_cost: rho >= 0; by default that of the paper for its tasks and 0 for all others.
         seed: of the task's random numbers, in [0, 2**32); as good as `reset(seed=seed)` later.
         render: whether `render()` is to return pictures. On a machine without a display the
             environment variable `MUJOCO_GL` has to be `egl` or `osmesa`; see also `record_video`.
 
     Raises:
-        ValueError: for an unknown name, a space that is not a flat Box, a negative action cost, a
-            seed that is out of range, or a Python package that the environment needs.
+        ValueError: for an unknown name or one of a device family, actions that are no bounded flat
+            Box, observations that are neither a flat Box nor a Dict of Boxes, a negative action
+            cost, a seed that is out of range, or a package that is not installed.
     """
     parsed = parse_name(name)
     if parsed.family in DEVICE_FAMILIES:

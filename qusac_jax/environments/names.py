@@ -38,8 +38,8 @@ ALIASES: Mapping[str, Alias] = types.MappingProxyType(
     }
 )
 PAPER_TASKS: tuple[str, ...] = tuple(ALIASES)
-# Suite domains that observe the angle of a joint without a limit as it is, whole turns counted, and
-# where. (A fish does too, of fins that springs keep from turning.)
+# Suite domains whose observation holds the angle of a joint without limits, not wrapped at whole
+# turns, and its index there. (So does fish, but springs keep its fins from turning.)
 TURNING_ANGLE: Mapping[str, int] = types.MappingProxyType({"reacher": 0, "cheetah": 1, "hopper": 1})
 DEVICE_FAMILIES = ("brax", "playground", "functional")  # stepped on the device, see `functional`
 

@@ -30,8 +30,8 @@ MODEL_FIELDS = (
     "site_size",
     "wrap_prm",
 )
-# What users draw anew, to train for more than one robot. Saved behind the others, as checkpoints of
-# before do not have them.
+# What users vary from episode to episode (domain randomization). Saved after the others, because
+# older checkpoints do not have them.
 RANDOMIZED_FIELDS = (
     "actuator_acc0",
     "actuator_biasprm",

@@ -115,9 +115,9 @@ def unsaved_model(env: gymnasium.Env) -> dict[str, bytes]:
 def capacity(name: str) -> int:
     """Bytes to keep for the Python state of one environment of this name.
 
-    Twice what a newly reset one with seed 0 takes, as numbers take more or fewer digits; or what
-    it takes some steps later, where that is more than this. Measured on an environment of its own,
-    so that a run and its continuation get the same.
+    Twice what one takes that was just reset with seed 0, as numbers have more or fewer digits; or,
+    where that is too little for it some steps later, twice what it takes then. Measured on a
+    separate environment, so that a run and its continuation get the same.
     """
     enough = lambda state: 1024 * (2 + 2 * len(state.python) // 1024)
     env = make(name, seed=0)

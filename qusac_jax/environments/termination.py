@@ -38,7 +38,7 @@ def hopper(observation: jax.Array, action: jax.Array, next_observation: jax.Arra
     """Hopper-v2 to v5: height o[0] > 0.7, |angle o[1]| < 0.2, |o[1:]| < 100.
 
     The simulator bounds the velocities themselves, while the observation clips them to [-10, 10]:
-    an episode that ended by a velocity beyond 100 alone cannot be recognised. v2 also asks for a
+    an episode that ended by a velocity beyond 100 alone cannot be recognized. v2 also asks for a
     finite position x, which no observation shows.
     """
     del observation, action

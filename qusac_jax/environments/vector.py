@@ -78,8 +78,12 @@ class VectorEnvironment:
             active: `[R]` bool, which to step; default all. The others stay as they are, with
                 reward 0.
 
+        Returns:
+            A `StepResult` of NumPy arrays.
+
         Raises:
-            ValueError: if the shape is wrong or a value is not finite, on either side.
+            ValueError: if the actions' shape is wrong or an action is not finite.
+            FaultyEnvironmentError: if an environment fails, or returns what it may not.
             RuntimeError: before `reset` or `set_state`.
         """
         if not self._has_begun:

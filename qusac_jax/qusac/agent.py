@@ -70,13 +70,13 @@ def observe(state: TrainState, transitions: Transition) -> TrainState:
 def learn(
     state: TrainState, *, config: Config, task: Task, num_updates: int | None = None
 ) -> tuple[TrainState, Metrics]:
-    """Gradient updates on the data that are there (Algorithms 2, lines 12-16, and 3, lines 9-11).
+    """Gradient updates on the stored data (Algorithms 2, lines 12-16, and 3, lines 9-11).
 
-    One compiled loop, however many they are.
+    All updates run in one compiled loop.
 
     Args:
-        state: donated. `refresh` must have filled the model's buffers; under `jit` that cannot be
-            seen, and `check_ready` outside says it.
+        state: donated. `refresh` must have filled the model's buffers; that cannot be checked under
+            `jit`, so call `check_ready` outside it.
         config: hyperparameters.
         task: the environment's sizes.
         num_updates: static; by default G, `config.updates_per_step`.

@@ -40,25 +40,25 @@ class DynamicsConfig:
 
     hidden: tuple[int, ...] = checked((200, 200, 200, 200), _fields.layer_sizes)  # of each member
     learning_rate: float = checked(1e-3, _fields.positive)  # of Adam
-    # B of a fit; 0: the agent's. With n times as many, n times the learning rate, max_steps / n and
-    # ema_decay ** n a fit learns as much in fewer steps, which an accelerator takes sooner.
+    # B of a fit; 0: the agent's. With n times the batch, n times the learning rate, max_steps / n
+    # and ema_decay ** n, a fit learns as much in fewer steps, which is faster on an accelerator.
     batch_size: int = checked(0, _fields.integer(0, "0 is the agent's batch_size"))
     init_scale: float = checked(2.0, _fields.positive)  # widens the truncated-normal weights
-    # no: as they are; deviation: less D's mean, in its standard deviations; range: less the middle
-    # of D's range, in units of it divided by sqrt(12), so that what is rare in D is not far off.
+    # no: raw inputs; deviation: minus D's mean, divided by its standard deviation; range: minus the
+    # middle of its range, divided by its width / sqrt(12), so that what is rare in D is close.
     normalize_inputs: InputScale = "no"
-    # What members learn, changes of the observation and rewards, is in standard deviations of D; a
-    # reward with a prior stays in its own units, which are those of the prior.
+    # Targets, changes of the observation and rewards, are divided by their standard deviations in
+    # D; with a reward_prior_scale, rewards keep their own units, which are those of the prior.
     normalize_targets: bool = checked(False, _fields.boolean)
-    # Rollouts stay inside the range that the observations of D have, per dimension. Whether they
-    # end there is asked of what was predicted, which may be outside.
+    # Observations in rollouts are clipped to the range of those in D, per dimension. Whether an
+    # episode ends is decided from the prediction before clipping.
     clip_observations: bool = checked(False, _fields.boolean)
-    # Rewards of rollouts stay inside the range that those of D have; a prior's then have no effect
-    # where D has none of their size.
+    # Rewards in rollouts are clipped to the range of those in D, beyond which a reward prior then
+    # has no effect.
     clip_rewards: bool = checked(False, _fields.boolean)
     # Members learn from D when an episode ends; rollouts ask them instead of `Task.termination`.
     learn_termination: bool = checked(False, _fields.boolean)
-    # 0: maximum likelihood (the paper); above, rare targets count for more.
+    # β of the β-NLL loss; 0: maximum likelihood (the paper's), above 0 rare targets count for more.
     nll_beta: float = checked(0.75, _fields.fraction)
     # Each member trains on a sample of D with replacement, drawn anew for each fit.
     bootstrap: bool = checked(False, _fields.boolean)
@@ -68,15 +68,15 @@ class DynamicsConfig:
     )
     # One slot of D in this many is held out.
     holdout_every: int = checked(20, _fields.integer(2, "20 holds out 5 % of the data", most=_MOST))
-    # Epochs without a better member before a stop.
+    # Early stopping: epochs without an improvement of any member after which a fit ends.
     patience: int = checked(1, _fields.integer(1, most=_MOST))
-    # What makes a member better: target, the error of any; mean, that over all of them.
+    # The held-out error that must improve: target, that of any target; mean, the mean over targets.
     stop_rule: StopRule = "target"
-    improvement: float = checked(0.01, _fields.fraction)  # relative, of a held-out error
+    improvement: float = checked(0.01, _fields.fraction)  # least relative decrease of that error
     max_epochs: int = checked(50, _fields.integer(1, most=_MOST))  # per fit
-    # Per fit, in whole epochs, at least one; 2,500 are the paper's F x G updates.
+    # Gradient steps per fit, in whole epochs, at least one epoch; 2,500 is the paper's F x G.
     max_steps: int = checked(2_500, _fields.integer(1, most=_MOST))
-    # Averages the weights of a fit's steps; 0: those of the last step.
+    # Decay of the exponential moving average of a fit's weights; 0: the weights of the last step.
     ema_decay: float = checked(
         0.99,
         _fields.below_one(
@@ -95,9 +95,9 @@ class DynamicsConfig:
 class Config:
     """One agent's hyperparameters; the defaults are the paper's online table (appendix D.1).
 
-    Three defaults beside those of `DynamicsConfig` depart from it, for reasons measured in
-    BUILD_NOTES.md: `critic_init_gain=10.0`, `clip_u=False` and `gap_samples=10` are the paper's
-    and its first code's.
+    Beside those of `DynamicsConfig`, three defaults depart from it, for reasons measured in
+    BUILD_NOTES.md: the paper and its first code have `critic_init_gain=10.0`, `clip_u=False` and
+    `gap_samples=10`.
 
     Hashable, so that it can be a static argument of a jitted function. Every field is a
     command-line flag, `--config.FIELD=VALUE`.
@@ -112,17 +112,17 @@ class Config:
     risk_schedule: str | None = None  # for risk: KIND:START:END:UPDATES, linear or cosine
     # The schedule begins when D has a positive reward: before, there is nothing to exploit.
     risk_awaits_reward: bool = checked(False, _fields.boolean)
-    # λ counts sqrt(U) in units of the largest that the local uncertainty of recent batches allows.
+    # λ multiplies sqrt(U) divided by the largest that the recent local uncertainty allows.
     relative_risk: bool = checked(False, _fields.boolean)
     num_members: int = checked(5, _fields.integer(1))  # N, dynamics models and critic groups
     num_critics: int = checked(1, _fields.integer(1))  # M per group, whose value is their minimum
     critic_data: CriticData = "member"  # member: D_1..D_N, model: D_model, replay: D (no model)
-    # Steps of a member's rollout that a critic's target sums up before it bootstraps, at most k.
+    # n of the critics' n-step targets along a member's rollout; no more than k has an effect.
     critic_steps: int = checked(
         1, _fields.integer(1, "1 is the paper's, 5 is what explore uses", most=MOST_STEPS)
     )
-    # Steps in D_model that the U-net's target sums up before it bootstraps, at most k. Above 1,
-    # what the UBE propagates is that of the critics and members at the time of the rollouts.
+    # n of the U-net's n-step targets along a rollout in D_model; no more than k has an effect.
+    # Above 1, local uncertainties are those that critics and members had when it was made.
     unet_steps: int = checked(
         1, _fields.integer(1, "1 is the paper's, 10 is what explore uses", most=MOST_STEPS)
     )
@@ -151,7 +151,7 @@ class Config:
     normalize_observations: bool = checked(False, _fields.boolean)  # by the statistics of D
     critic_init_gain: float = checked(1.0, _fields.positive)  # of the orthogonal weights
     regularizer: str | None = None  # of the critics: combo, or None
-    regularizer_weight: float = checked(  # of it, beside the squared residuals; combo: 2 β
+    regularizer_weight: float = checked(  # relative to the squared residuals; combo: 2 β
         1.0, _fields.at_least(0, "1 weighs it as COMBO does with β = 0.5")
     )
 
@@ -160,27 +160,27 @@ class Config:
     warmup_steps: int = checked(  # steps under the initial policy before anything is trained
         5_000, _fields.integer(LEAST_WARMUP, "the model needs data to fit and to hold out")
     )
-    real_ratio: float = checked(0.0, _fields.fraction)  # of every batch from D, the rest by models
+    real_ratio: float = checked(0.0, _fields.fraction)  # share of D in a batch; rest: model data
 
     # Dynamics ensemble and its rollouts.
     dynamics: DynamicsConfig = DynamicsConfig()
     # F, environment steps between model fits; offline, where there is one fit, updates between
     # rollouts.
     fit_every: int = checked(250, _fields.integer(1))
-    # Environment steps between rollouts, counted from each fit, which they follow in any case; 0:
-    # only after fits. Between two of them, critics learn from what the policy did before.
+    # Environment steps between rollouts, counted from the last fit; 0: only after fits, which
+    # rollouts always follow. In between, critics learn from rollouts of an earlier policy.
     roll_out_every: int = checked(0, _fields.integer(0, "0 is the paper's, 50 is qusac's"))
-    # L, per environment step, offline per update; made together, L times the steps between two
-    # times of rolling out.
+    # L, per environment step (offline, per update) and buffer; those for all steps up to the next
+    # rollouts are made at once.
     rollouts_per_step: int = checked(400, _fields.integer(1))
     rollout_length: int = checked(5, _fields.integer(1))  # k
-    # uniform: anywhere in D, as in the paper; values: while rewards are rare, every second one by
-    # rank of its value.
+    # uniform: anywhere in D, as in the paper; values: while rewards are rare, up to every second
+    # one at a state drawn by the rank of its Q + λ sqrt(U).
     rollout_starts: RolloutStarts = "uniform"
-    # Share of the rollouts whose first action is uniform: critics and U-net then learn, too, what
-    # comes of actions that the policy would not take.
+    # Share of the rollouts whose first action is uniform, so that critics and U-net also learn the
+    # values of actions that the policy would not take.
     random_first_actions: float = checked(0.0, _fields.fraction)
-    # Δ: D_model has room for so many times of rolling out, and more where rollouts end early.
+    # Δ: D_model has room for the rollouts of this many refreshes, more where they end early.
     retain_refreshes: int = checked(1, _fields.integer(1))
     penalty: str | None = None  # taken off the rewards of rollouts: mopo, or None
     penalty_scale: float = checked(  # λ of that penalty

@@ -46,6 +46,23 @@ def diagnose(
     States of D take their place as long as D_model is empty. Before the first step there are none,
     and the values are those of the observation 0.
 
+    The scalars, by name:
+
+    - `mean_q`, `mean_sqrt_u`, `max_sqrt_u`, `alpha`, `entropy`, `replay_size`, and `risk` (λ,
+      before `relative_risk` divides it).
+    - `sqrt_u_bound`: the largest sqrt(U) that the local uncertainty of recent batches allows;
+      NaN without a U-net.
+    - `critic_spread`: root of the mean variance over members; `critic_spread_centered`: the
+      same without constant offsets between members.
+    - `rewarded_share_replay` and, with a model, `rewarded_share_model`: in D and D_model.
+    - With a model, `rewarded_predicted`: over at most B rewarded transitions of D, the sum of
+      the predicted mean rewards divided by that of the true ones; 0 if there are none.
+    - With a model, `noise_variance`: of the members' Gaussians, mean over members, targets and
+      D; with a good model, about its held-out squared error.
+    - With learned terminations, of the held-out part of D: `missed_ends`, the share of the ends
+      that the model does not predict, and `false_ends`, the share of the other transitions for
+      which it predicts one; 0 if there are none.
+
     Args:
         state: not donated.
         key: consumed.
@@ -54,18 +71,7 @@ def diagnose(
         reward_threshold: a transition with a larger reward counts as rewarded.
 
     Returns:
-        Named scalars: `mean_q`, `mean_sqrt_u`, `max_sqrt_u`, `sqrt_u_bound` (the largest sqrt(U)
-        that the local uncertainty of recent batches allows; NaN without a U-net), `critic_spread`
-        (root of the mean variance over members), `critic_spread_centered` (the same without what
-        members differ in by a constant), `alpha`, `entropy`, `risk` (λ, before `relative_risk`
-        divides it), `rewarded_share_replay`, `replay_size`, and with a model
-        `rewarded_share_model`, `rewarded_predicted` (the part of the reward of rewarded transitions
-        in D, of at most B of them, that the model predicts in the mean; 0 where there are none) and
-        `noise_variance` (of the members' Gaussians, mean over members, targets and D: with a good
-        model about its held-out squared error). With learned terminations `missed_ends` and
-        `false_ends`: the share of the ends in the part of D that fits hold out which the model does
-        not predict, and the share of the other transitions there for which it predicts one; 0 where
-        there are none.
+        The named scalars.
     """
     source: Any = state.replay if state.model_data is None else state.model_data
     key_real, key_model, key_values = jax.random.split(key, 3)

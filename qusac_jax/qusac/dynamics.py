@@ -17,7 +17,7 @@ from qusac_jax.task import TerminationFn
 
 
 class Dynamics(NamedTuple):
-    """Weights of N Gaussian models, their optimiser, and what they take from the data."""
+    """Weights of N Gaussian models, their optimizer, and what they take from the data."""
 
     params: networks.Params  # leaves lead with N
     opt_state: optax.OptState
@@ -93,10 +93,10 @@ def predict(
 
 
 def termination(model: DynamicsNetwork, dynamics: Dynamics) -> TerminationFn:
-    """Whether an episode ends, as the members have learned it: likely to, in their mean.
+    """The learned termination: an episode ends where the members' mean probability exceeds 1/2.
 
-    What a member says depends on the next observation that it is asked about, and not on the one
-    that it would itself expect: rollouts ask about the one that was drawn.
+    A member answers for the next observation that it is given, not for the one that it would
+    predict itself: rollouts give it the one that was drawn.
 
     Args:
         model: the module, with `learn_termination`.

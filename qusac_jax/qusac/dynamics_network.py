@@ -20,8 +20,8 @@ _PRIOR_GAIN = 2.0
 _PRIOR_HIDDEN = (64, 64)
 # The part of the dynamics that learns when an episode ends.
 _TERMINATION, _TERMINATION_HIDDEN = "termination", (64, 64)
-# Soft bounds of the members' log variances. Learned ones, drawn together as by Chua et al. (2018),
-# meet where the noise is even, and then know no more of where it is not.
+# Soft bounds of the members' log variances. Learned bounds, which the loss of Chua et al. (2018)
+# draws together, meet where most noise is alike, and no other noise can be expected then.
 _MIN_LOG_VAR, _MAX_LOG_VAR = -10.0, 0.5
 
 

@@ -3,9 +3,9 @@
 Every `holdout_every`-th slot of the buffer is never trained on, in any fit, so the held-out error
 is honest although the weights carry over from fit to fit. What is evaluated, kept and returned is
 not the weights that the gradient steps lead to but their exponential moving average since the fit
-began. At Adam's constant rate the weights do not come to rest: each member would be wrong by what
-its last few batches asked for, differently from the others, and where it has the most data, too.
-As the variances were fitted to the larger errors of the steps' weights, they are scaled down, per
+began. At Adam's constant learning rate the weights do not settle: each member would keep the noise
+of its last few batches, so that members would disagree even where data are plentiful. As the
+variances were fitted to the larger errors of the unaveraged weights, they are scaled down, per
 member and target, until their mean on held-out data is the mean squared error there.
 
 Array shapes do not depend on how full the buffer is, so nothing recompiles as it grows.
@@ -33,7 +33,7 @@ _HOLDOUT_CHUNK = 256
 class FitReport(NamedTuple):
     """How a fit went."""
 
-    holdout_mse: jax.Array  # [N] squared error of the mean on held-out data, (s' - s, r) units
+    holdout_mse: jax.Array  # [N] held-out squared error, mean over (s' - s, r) in raw units
     train_loss: jax.Array  # [N] mean `weighted_nll` of the last epoch
     epochs: jax.Array  # [] int32, epochs run
 
@@ -94,12 +94,12 @@ def fit(
     is always accepted: against the weights from before it, which fit the previous data, the
     comparison would freeze the model while the data changes.
 
-    With `stop_rule` "mean", the errors are means over targets, compared with those before the fit,
-    too. Kept are the weights of all members at the last improvement of any, or the last ones where
-    there was none.
+    With `stop_rule` "mean", the errors are means over targets, and the first epoch, too, must
+    improve on those before the fit. All members keep their weights of the last epoch in which any
+    of them improved, or of the last epoch if none did.
 
-    However much data there are, a fit ends after `max_epochs` or the epochs that `max_steps`
-    gradient steps suffice for; the next call goes on from there.
+    However large the data, a fit ends after `max_epochs` epochs, or the whole epochs that
+    `max_steps` gradient steps suffice for; the next call continues from there.
 
     Args:
         model: the module.

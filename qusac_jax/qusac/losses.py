@@ -102,7 +102,7 @@ def actor_loss(
     """Minus the objective of eq. (14), actor_loss: mean_i min_j Q_ij + λ sqrt(U) - α log π.
 
     Args:
-        q: `[N, M, B]` at an action reparametrised from the policy.
+        q: `[N, M, B]` at an action reparametrized from the policy.
         std: `[B]` sqrt(U) there.
         log_prob: `[B]`.
         temperature: α.

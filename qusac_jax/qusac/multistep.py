@@ -35,9 +35,9 @@ class Ahead(NamedTuple):
     reward: jax.Array  # [...]
     next_observation: jax.Array  # [..., O]
     terminated: jax.Array  # [...] bool
-    propagated: jax.Array  # [...] sum of γ^2i of what the UBE propagates at n steps
-    per_step: jax.Array  # [...] mean of these, weighted likewise
-    led_to: jax.Array  # [..., O] where they lead
+    propagated: jax.Array  # [...] sum of γ^2i u_i over n steps, u_i what the UBE propagates
+    per_step: jax.Array  # [...] mean of the u_i with the same weights
+    led_to: jax.Array  # [..., O] the observation after the n steps
     num_steps: jax.Array  # [...] uint8, n; 0 where the episode ends
 
 
@@ -84,11 +84,11 @@ def ahead(rollout: Transition, local: jax.Array, num_steps: int, discount: float
 
 
 def along(rollout: Transition, num_steps: int, discount: float) -> Steps:
-    """As many steps as there are up to `num_steps`, from each state of a rollout.
+    """n-step returns of up to `num_steps` steps, from each state of a rollout.
 
-    Those that begin near the rollout's end are fewer, and the end of an episode ends them. Later
-    actions are those that were drawn in the rollout, without their entropy bonus (Sutton and
-    Barto, 2018, section 7.1).
+    There are fewer steps where the rollout or its episode ends sooner. The actions after the first
+    are those that were drawn in the rollout, without their entropy bonus (Sutton and Barto, 2018,
+    section 7.1).
 
     Args:
         rollout: `[K, ...]`; what follows an end may be anything finite.

@@ -17,18 +17,18 @@ from qusac_jax.qusac.parts import Learner
 
 
 def follow(learner: Learner, observation: jax.Array, num_before: jax.Array | int) -> Learner:
-    """The learner with statistics that take in what is new in D; as it is, if it has none.
+    """The learner with new observations of D in its statistics; unchanged if it has none.
 
-    Every network changes by little, and all of them at once, so that they go on agreeing.
+    The statistics change by little, and in all networks at once, so that these stay consistent.
 
     Args:
-        learner: whose statistics are those of what D has held.
+        learner: whose statistics are those of the observations that D has held.
         observation: `[B, O]`, new in D.
-        num_before: observations that the statistics stand for, `[]`. With the size of a D that is
-            full they follow what it holds as a moving average.
+        num_before: `[]`, number of observations that the statistics stand for. With the size of a
+            full D, they are a moving average over about what it holds.
 
     Returns:
-        The learner, for all of whose networks the new statistics hold.
+        The learner with the new statistics in all of its networks.
     """
     found = networks.statistics(learner.actor)
     if found is None or not len(observation):

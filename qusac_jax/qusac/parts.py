@@ -1,4 +1,4 @@
-"""What a learner is made of: networks, optimisers, weights.
+"""What a learner is made of: networks, optimizers, weights.
 
 Axes: N members (critic groups), M critics per member, O observation size, A action size.
 """
@@ -15,7 +15,7 @@ from qusac_jax.qusac.config import Config
 
 
 class Learner(NamedTuple):
-    """Parameters, target parameters and optimiser states."""
+    """Parameters, target parameters and optimizer states."""
 
     actor: networks.Params
     critic: networks.Params  # leaves [N, M, ...]
@@ -32,7 +32,7 @@ class Learner(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What a configuration makes of networks, optimisers and the method; holds no weights."""
+    """What a configuration makes of networks, optimizers and the method; holds no weights."""
 
     config: Config
     method: uncertainty.Method

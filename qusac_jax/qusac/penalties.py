@@ -1,7 +1,7 @@
 """What rollouts of the model take off the reward where the model is uncertain: the table of ways.
 
 A new method is a function of the members' predictions here, an entry in `PENALTIES` and a preset.
-Rollouts store reward - λ penalty, so that every critic sees the penalised reward; λ is
+Rollouts store reward - λ penalty, so that every critic sees the penalized reward; λ is
 `Config.penalty_scale`.
 
 Axes: N members, B batch, O observation size.

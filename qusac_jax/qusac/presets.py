@@ -16,9 +16,10 @@ def _mbpo(config: Config) -> Config:
 
 
 # Algorithm 2 with the online hyperparameters, and what was found to be better. In units of the
-# data, what changes by a thousandth as much is as much to the models, and the bounds of their
-# variances fit every task. Critics that learn for long from rollouts of a policy that is gone
-# expect what no model pays: they are new every 500 updates, and as many fewer at once.
+# data, a component that changes a thousand times less weighs as much in the models' loss, and the
+# bounds of their variances fit every task. Critics that learn for long from rollouts of an outdated
+# policy expect rewards that no model predicts: rollouts are renewed every 500 updates, with fewer
+# at once in proportion.
 _QUSAC = Config(
     roll_out_every=50,
     dynamics=DynamicsConfig(normalize_inputs="deviation", normalize_targets=True),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 
-# (q [N, M, B] at a batch of real and model transitions, is_real [B] bool) -> [], to be minimised.
+# (q [N, M, B] at a batch of real and model transitions, is_real [B] bool) -> [], to be minimized.
 Regularizer = Callable[[jax.Array, jax.Array], jax.Array]
 
 

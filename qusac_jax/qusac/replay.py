@@ -42,6 +42,9 @@ def add(buffer: Buffer[Data], batch: Data, mask: jax.Array | None = None) -> Buf
 
     Returns:
         The buffer with `sum(mask)` transitions more; what `mask` leaves out takes no slot.
+
+    Raises:
+        ValueError: if B exceeds the capacity.
     """
     capacity = buffer.data.reward.shape[0]
     length = batch.reward.shape[0]

@@ -55,10 +55,10 @@ def rollout(
         start: `[N, B, O]` first observations.
         key: consumed.
         length: K.
-        randomize_members: which of the two.
+        randomize_members: True for member-randomized rollouts, False for member-consistent ones.
         random_first_actions: share of the rollouts that take a uniform action first, in [0, 1].
-        penalty: what is taken off the rewards, by the predictions of all members at a pair; None
-            takes nothing off.
+        penalty: subtracted from the rewards; a function of all members' predictions at a pair.
+            None: no penalty.
 
     Returns:
         Transitions `[K, N, B, ...]` and a mask `[K, N, B]`, false after a predicted termination.

@@ -34,20 +34,21 @@ def by_value(
     chunks: int,
     size: int,
 ) -> Starts:
-    """States of D, up to half by their rank: the best ten are as frequent as the next ninety.
+    """States of D, up to half drawn by rank: the best ten about as often as the next ninety.
 
-    Under a sparse reward good states are rare in D: uniform starts leave them at once and hardly
-    ever come back, so that what is known is not practised. Here states of a pool are ranked by
-    their score, and the logarithm of the rank is drawn uniformly. However rare the best states are,
-    they have their share of these starts, and so have the ten and a hundred times as many states
-    from where they must be reached. Equal scores are equally likely; only the order of the scores
-    matters. Every state of D stays a start. Targets of critics and U-net are as before: only how
-    often a state is trained on changes.
+    Under a sparse reward, good states are rare in D: rollouts from uniform starts soon leave them
+    and hardly ever return, so that what is known is not practised. Here the states of a pool are
+    ranked by their score, and the logarithm of the rank is drawn uniformly. However rare the best
+    states are, they get their share of these starts, and so do the ten or a hundred times as many
+    states from which they must be reached. Equal scores are equally likely; only the order of the
+    scores matters. Every state of D remains a possible start. The targets of critics and U-net do
+    not change, only how often a state is trained on.
 
     Where rewards are frequent, uniform starts practise them, and the states of highest value are
-    those that the critics overestimate most. So fewer start by value the more of D is rewarded:
-    of every second start 1 - f / `FREQUENT`, where f is the mean of D's positive rewards divided by
-    the largest (of rewards 0 and 1 the share of ones); none from `FREQUENT` on.
+    those that the critics overestimate most. So the more of D is rewarded, the fewer starts are by
+    value: every second one is, with probability 1 - f / `FREQUENT`, where f is the mean over D of
+    max(reward, 0) divided by the largest reward (for rewards 0 and 1, the share of ones); none is
+    where f is at least `FREQUENT`.
 
     Args:
         real: D.
@@ -86,7 +87,7 @@ def by_value(
 
 
 def _mean_reward(real: replay.Buffer[Transition]) -> jax.Array:
-    """Mean of D's positive rewards in units of the largest, `[]` in [0, 1]; 0 without any."""
+    """Mean over D of max(reward, 0), divided by the largest; `[]` in [0, 1], 0 if none is > 0."""
     positive = jnp.maximum(real.data.reward, 0.0)  # slots never written have 0
     most = jnp.max(positive)
     return jnp.sum(positive) / (jnp.maximum(real.size, 1) * jnp.where(most > 0.0, most, 1.0))

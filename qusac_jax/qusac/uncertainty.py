@@ -14,14 +14,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-# A thousandth of a deviation, about the least that members of a good model differ by. In units of
-# deviations all U would be far below 1, and errors of the U-net in what is not known, fifty times
-# themselves after the UBE, more than all there is of U in what is known.
+# A thousandth of a standard deviation, squared: about the least that members of a good model differ
+# by. In units of the deviation, all U would be far below 1, and the U-net's errors where little is
+# known, which the UBE multiplies by about fifty, would exceed U where much is known.
 _DISAGREEMENT_UNIT = 1e-6
 
-# Deviations: members that agree to less than that need not learn more. As members expect no
-# more noise than what they still get wrong, they would otherwise disagree by a fixed share of it in
-# all that is known, however well, and a way through it would tell more than what is new at its end.
+# In standard deviations: members that agree to within this need not learn more. As they predict no
+# more noise than the errors that they still make, they would otherwise disagree by a fixed share of
+# it however well a region is known, and the path there would promise more than what is new at its
+# end.
 _NEGLIGIBLE_NOISE = 0.03
 
 
@@ -141,9 +142,9 @@ def disagreement(change: jax.Array) -> jax.Array:
 
     Counts what the model does not know, whether or not it matters for rewards, as SOMBRL
     (Sukhija et al., 2025) and OpAX (2023) do; the paper has no such method. A component counts for
-    at most 1, the variance that the changes in D themselves have: of what no member has any idea
-    of, no more can be unknown. Without that limit, rollouts that leave D far behind make U 10,000
-    times as large, and nothing else is learned.
+    at most 1, the variance of the changes in D themselves: no more than that can be unknown, even
+    where no member has any idea. Without that limit, rollouts far outside D make U 10,000 times as
+    large, and nothing else is learned.
 
     Args:
         change: `[N, B, O]` expected s' - s of each member, in deviations of those in D.
@@ -159,9 +160,10 @@ def information_gain(change: jax.Array, noise: jax.Array) -> jax.Array:
 
     1/2 log(1 + epistemic variance / aleatoric variance), the bound of OpAX (Sukhija et al., 2023);
     the paper has no such method. The variance over members is compared with the noise that they
-    expect. What no model can get right, such as a cart that hits the end of its rail, they take
-    for noise: however much they disagree there, it tells little. To the noise a negligible one is
-    added: what is known much better than to 3 % of a deviation tells little, too.
+    predict. What no model can get right, such as a cart that hits the end of its rail, they take
+    for noise: however much they disagree there, little can be learned. A small constant is added to
+    the noise: where a change is known to much better than 3 % of a standard deviation, little can
+    be learned, too.
 
     Args:
         change: `[N, B, O]` expected s' - s of each member, in deviations of those in D.

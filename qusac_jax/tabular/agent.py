@@ -1,4 +1,4 @@
-"""Tabular policy optimisation under a belief: optimistic policy iteration (OFU) and PSRL.
+"""Tabular policy optimization under a belief: optimistic policy iteration (OFU) and PSRL.
 
 Policies are deterministic, `[S]` integers. Axes: S states, A actions, N sampled MDPs.
 """
@@ -57,7 +57,7 @@ _discount = Check(
 class Config:
     """How an agent chooses its policy. The defaults are the paper's (appendix C.1)."""
 
-    method: str = "exact_ube"  # psrl, or the qvariance of Algorithm 1 line 4
+    method: str = "exact_ube"  # one of `METHODS`
     discount: float = checked(0.99, _discount)
     # lambda of eq. (9), policy_opt; positive seeks, negative avoids
     risk: float = checked(1.0, _fields.finite)
@@ -144,8 +144,8 @@ def optimize(
         A `Plan`.
 
     Raises:
-        ValueError: for a policy of another shape or kind, a warm start of other shapes, what is no
-            key, and outside `jit` for actions that are none.
+        ValueError: for a policy of a wrong shape or dtype, a warm start of wrong shapes, an invalid
+            key, and outside `jit` for actions outside 0 .. A-1.
     """
     check_key(key)
     policy = _checked(belief, policy)
@@ -198,7 +198,7 @@ def evaluate(
 ) -> Evaluation:
     """Mean values and epistemic variance of a policy `[S]` (Algorithm 1).
 
-    Arguments and errors are those of `optimize`; returns an `Evaluation`.
+    Arguments and errors are those of `optimize`, without `warm_start`; returns an `Evaluation`.
     """
     check_key(key)
     return _evaluate_cold(belief, _checked(belief, policy), key, config=config)

@@ -69,9 +69,9 @@ def from_arrays(
     """An environment from a user's own MDP.
 
     Args:
-        transition: `[S, A, S]` probabilities of the next state; rows sum to at most 1, the rest
-            ends the episode, but for up to 1e-5, which counts as rounding where episodes are
-            simulated. Or a `Sparse`, as of `from_sparse`.
+        transition: `[S, A, S]` probabilities of the next state; rows sum to at most 1, and missing
+            mass ends the episode (up to 1e-5 of it counts as rounding where episodes are
+            simulated). Or a `Sparse`, with arrays as for `from_sparse`.
         reward: `[S, A]` expected rewards; finite.
         start: state index, or `[S]` distribution of the first state.
         episode_length: steps after which an episode is truncated, at least 1.

@@ -310,7 +310,7 @@ def measure_regret(environment: Environment, progress: Progress) -> Result:
 def learning_time(solved: np.ndarray) -> np.ndarray:
     """First episode (counted from 1) at which over 10 % of the episodes so far were solved.
 
-    So it is in the authors' published data; the paper's figure says "at least 10 %".
+    "Over" is what the authors' published data follow; the paper's figure says "at least 10 %".
 
     Args:
         solved: `[R, E]` bool.

@@ -41,18 +41,20 @@ def solve_optimal(
     Args:
         transition: `[S, A, S]` probabilities of the next state, or a `Sparse`; rows sum to at most
             1, the rest ends the episode.
-        reward: `[S, A]` expected rewards. Their precision is that of the results; of whole numbers,
-            that of the probabilities is.
-        discount: in [0, 1]; 1 needs an MDP in which the best policy ends.
-        tolerance: of the values, relative to the largest; the iteration stops where the residual
-            allows for no more, or is rounding.
-        max_iterations: after which it stops in any case, which `residual` shows.
+        reward: `[S, A]` expected rewards. Results have their dtype, or that of the probabilities
+            where rewards are whole numbers.
+        discount: in [0, 1]; 1 needs an MDP in which the best policy terminates.
+        tolerance: largest error of the values relative to the largest value, >= 0 and finite; the
+            iteration stops once the residual guarantees it, or is mere rounding.
+        max_iterations: at least 1; the iteration stops after as many in any case, which `residual`
+            shows.
 
     Returns:
         An `Optimal`.
 
     Raises:
-        ValueError: for shapes and a tolerance that cannot be, and outside `jit` for bad values.
+        ValueError: for wrong shapes, a `tolerance` or `max_iterations` out of range, and outside
+            `jit` for bad values.
     """
     _checks.check_real(transition=transition, reward=reward, discount=discount)
     given = transition.probability if isinstance(transition, Sparse) else transition

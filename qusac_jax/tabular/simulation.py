@@ -101,8 +101,8 @@ def expected_return(
 ) -> jax.Array:
     """Exact expected undiscounted returns `[P]` of policies `[P, S]`.
 
-    One product of matrices per step for all policies; one policy at a time, each needs its own
-    copy of the transitions.
+    If dense, one matrix product per step for all policies: taken one by one, each would need its
+    own copy of the transitions. If sparse, one policy after another.
     """
     if isinstance(environment.transition, Sparse):
         return _sparse_expected_return(environment, policies, episode_length)

@@ -1,4 +1,4 @@
-"""Initialisation and bounds of the members' network."""
+"""Initialization and bounds of the members' network."""
 
 import jax
 import jax.numpy as jnp

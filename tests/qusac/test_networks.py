@@ -1,4 +1,4 @@
-"""Initialisation, stacking, log U and the squashed Gaussian."""
+"""Initialization, stacking, log U and the squashed Gaussian."""
 
 import jax
 import jax.numpy as jnp

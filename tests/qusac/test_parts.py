@@ -1,4 +1,4 @@
-"""Every optimiser has the learning rate that is named after it."""
+"""Every optimizer has the learning rate that is named after it."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ RATES = {"actor": 0.1, "critic": 0.2, "unet": 0.3, "temperature": 0.4}
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_every_optimiser_has_its_own_learning_rate(name):
+def test_every_optimizer_has_its_own_learning_rate(name):
     config = Config(**{f"{part}_learning_rate": rate for part, rate in RATES.items()})
     optimizer = getattr(parts.build(config, 1), f"{name}_optimizer")
     step, _ = optimizer.update(jnp.ones(()), optimizer.init(jnp.zeros(())))

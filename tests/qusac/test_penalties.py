@@ -53,10 +53,10 @@ def test_rollouts_store_rewards_less_the_penalty_of_all_members(scale):
     assert state.dynamics is not None
     roll_out = jax.jit(functools.partial(agent.roll_out, task=TASK), static_argnames="config")
     without = roll_out(state, config=dataclasses.replace(config, penalty=None))
-    penalised = roll_out(state, config=config)
+    penalized = roll_out(state, config=config)
     for plain, less in (
-        (without.model_data, penalised.model_data),
-        (without.member_data, penalised.member_data),
+        (without.model_data, penalized.model_data),
+        (without.member_data, penalized.member_data),
     ):
         np.testing.assert_array_equal(plain.size, less.size)
         np.testing.assert_array_equal(plain.data.observation, less.data.observation)

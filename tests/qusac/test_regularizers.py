@@ -26,7 +26,7 @@ def test_combo_by_hand():
 def test_combo_lowers_values_on_model_data_and_raises_them_on_real_data():
     q = jax.random.normal(jax.random.key(0), (2, 2, 3))
     gradient = jax.grad(REGULARIZERS["combo"])(q, IS_REAL)
-    expected = np.broadcast_to([-1.0, 0.5, 0.5], (2, 2, 3))  # the loss is minimised
+    expected = np.broadcast_to([-1.0, 0.5, 0.5], (2, 2, 3))  # the loss is minimized
     np.testing.assert_allclose(gradient, expected)
 
 

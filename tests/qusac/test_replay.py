@@ -14,7 +14,7 @@ CAPACITY = 6
 
 
 def numbered(values):
-    """Transitions recognisable by a number."""
+    """Transitions recognizable by a number."""
     values = jnp.asarray(values, jnp.float32)
     return Transition(
         observation=values[:, None] * jnp.ones(2),
