@@ -1,5 +1,5 @@
-# `make online` and `make test` need Python 3.11 or 3.12, a network, and nothing else. (A package of
-# dm_control, labmaze, has no wheels for newer ones.)
+# `make online`, `make offline` and `make test` need Python 3.11 or 3.12, a network, nothing else.
+# (labmaze, a dependency of dm_control, has no wheels for newer versions of Python.)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -26,7 +26,7 @@ offline: $(VENV)/ready
 	$(if $(ARGS),,$(BIN)/python -m experiments.collect $(COLLECT))
 	$(BIN)/python -m experiments.offline $(or $(ARGS),$(OFFLINE))
 
-# What a developer runs all day: without the tests that learn something.
+# What a developer runs all day: without the tests marked `slow`.
 test: $(VENV)/ready
 	$(PYTEST) -m "not slow" $(ARGS)
 

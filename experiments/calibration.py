@@ -70,18 +70,19 @@ def run(options: Any, paths: Sequence[str]) -> None:
 
 
 def statistics(returns: Returns, *, is_of_values: bool = True) -> dict[str, np.ndarray]:
-    """`[R]` each, by what it says; NaN where there is nothing to say.
+    """Statistics `[R]` by name; NaN where one cannot be computed.
 
     A Gaussian with standard deviation sqrt(U) has 68 and 95 % within one and two of them. Where U
-    is no variance of values, that is not asked.
+    is no variance of values, these shares are left out.
     """
     num_members = returns.member.shape[1]
     model_mean = returns.member.mean(1)
     deviation = returns.member - model_mean[:, None]
-    # From the mean of N members, of which it is one, a member deviates by less than the posterior.
+    # A member deviates less from the mean of N members, to which it contributes, than from the
+    # posterior mean: hence Bessel's correction.
     unbiased = deviation * np.sqrt(num_members / (num_members - 1 or np.nan))
     spread, std = _spread(returns), returns.std
-    # What a Gaussian of that deviation has with the noise of so many draws.
+    # Standard deviation of a member's mean return, the noise of a finite number of draws included.
     noisy = np.sqrt(np.square(std) + _noise(returns))[:, None]
     error = np.where(np.isfinite(returns.real), returns.value - returns.real, np.nan)
     rows = {
@@ -109,7 +110,7 @@ def statistics(returns: Returns, *, is_of_values: bool = True) -> dict[str, np.n
 
 
 def table(seeds: Sequence[int], rows: dict[str, np.ndarray]) -> str:
-    """Markdown, a column for each seed; rows about what there is not are left out."""
+    """Markdown, a column for each seed; rows without any finite value are left out."""
     lines = [
         f"| | {' | '.join(f'seed {seed}' for seed in seeds)} |",
         f"| --- |{' ---: |' * len(seeds)}",

@@ -1,6 +1,6 @@
 """Predicted values and their uncertainty beside the returns that came, as figures.
 
-Axes: R seeds, N members, E episodes, P points (states).
+Axes: R seeds, N members, P points (states of episodes).
 """
 
 import pathlib
@@ -16,11 +16,11 @@ from experiments import style
 
 
 class Predictions(NamedTuple):
-    """What was expected of episodes at their first observation, and what came."""
+    """What was expected at states of episodes, such as their first ones, and what came of it."""
 
-    q: np.ndarray  # [R, E] mean of the critics, with the entropy bonus that they were trained on
-    std: np.ndarray  # [R, E] sqrt(U)
-    discounted_return: np.ndarray  # [R, E]; a time limit cuts off what would have come after it
+    q: np.ndarray  # [R, P] mean of the critics, with the entropy bonus that they were trained on
+    std: np.ndarray  # [R, P] sqrt(U)
+    discounted_return: np.ndarray  # [R, P] NaN if not known; offline runs cut it off at time limits
 
 
 class Spreads(NamedTuple):
@@ -48,7 +48,8 @@ def draw(
         seeds: R, for the legend.
         path: of the PNG.
         spreads: a second row for the members, if given.
-        is_of_values: whether U is a variance of values. If not, no error is too large for it.
+        is_of_values: whether U is a variance of values. If not, it says nothing of how large errors
+            are, and no diagonal is drawn.
     """
     figure = Figure((8, 3.6 if spreads is None else 7.0), layout="constrained")
     panels = figure.subplots(1 if spreads is None else 2, 2, squeeze=False)
@@ -105,7 +106,7 @@ def _dots(index: int) -> dict[str, Any]:
 
 
 def _draw_diagonal(panel: Axes, *values: np.ndarray | float) -> None:
-    """As long as the values are spread."""
+    """Draws the diagonal from the smallest to the largest of the values."""
     flat = np.concatenate([np.ravel(one) for one in values])
     flat = flat[np.isfinite(flat)]
     if flat.size:

@@ -30,7 +30,7 @@ from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.qusac.state import dynamics_model
 
-# Of a stream of even rewards, what comes after its `horizon`.
+# Share of the discounted sum of constant rewards that comes after its `horizon`.
 TAIL = 0.02
 
 
@@ -65,7 +65,7 @@ def horizon(discount: float, most: int) -> int:
 
 
 def share_of_bonuses(config: qusac.Config) -> float:
-    """How much of an even stream of entropy bonuses is in a Q, in (0, 1].
+    """The share of a constant stream of entropy bonuses that Q has, in (0, 1].
 
     A target of n steps holds one bonus, that of its last state, so that Q has every n-th; n is
     smaller where rollouts end, and 1 for real transitions. The factor γ^n before what follows is

@@ -1,4 +1,4 @@
-"""Parts of what checkpoints hold of agents: what models have generated can be most of it.
+"""Reads parts of agents from checkpoints: most of their bytes can be data that models generated.
 
 Axis: R seeds.
 """

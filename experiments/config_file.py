@@ -60,7 +60,7 @@ def of_run(path: pathlib.Path, *, argument: str, remedy: str) -> Config:
 
 
 def _without_retired(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields that there are today, and those that are gone and were other than runs are now."""
+    """The fields that exist today, and retired ones whose values differ from what runs do now."""
     kept = {name: value for name, value in fields.items() if name not in RETIRED}
     gone = {
         name: fields[name] for name in RETIRED if fields.get(name, RETIRED[name]) != RETIRED[name]
@@ -125,7 +125,7 @@ def read_config(
 ) -> Any:
     """The hyperparameters that a preset, a file and flags make together, the last one winning.
 
-    Only the result is checked: what one of them says may be right with the others alone.
+    Only the result is checked: a value from one of them may be valid only together with the others.
 
     Args:
         options: the flags, with a group `config`.
@@ -169,9 +169,10 @@ def changed(config: Any, given: Given) -> Any:
 
 
 def _base(config: Any, given: Given) -> Any:
-    """What the file changes, after a look at its names.
+    """The dataclass that the file's values go into; raises `ValueError` for an unknown name.
 
-    A field that a run does not have came later than it, and its default means what was so then.
+    It is that of all defaults for the config.json of a run: a field that the run lacks was added
+    later, and its default is what runs did before.
     """
     for name, value in given.gone.items():
         warn(f"config_file {str(given.path)!r}: {name}={value} is gone, it is {RETIRED[name]} now")
@@ -226,7 +227,7 @@ def replaced(config: Any, fields: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 def _converted(value: Any, hint: Any) -> Any:
-    """What JSON has in place of tuples and of floats without a fraction."""
+    """A value of JSON with the type of its field: lists become tuples, and integers floats."""
     if isinstance(value, list) and typing.get_origin(hint) is tuple:
         return tuple(value)
     kinds = (hint, *typing.get_args(hint))

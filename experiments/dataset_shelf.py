@@ -1,8 +1,9 @@
 """The datasets that `experiments.collect` makes of one run: which are there, which are to be made.
 
-`datasets.json` in the run's directory says what was decided before the first was written, and a
-token that is in the metadata of each of them. By it a process that continues knows its own. It also
-names the folder in which `datasets.save` writes one until it is complete.
+`datasets.json` in the run's directory has what was decided before the first dataset was written,
+and a token, which is in the metadata of each dataset: by it, a process that continues knows the
+run's own. The token also names the folder in which `datasets.save` writes a dataset until it is
+complete.
 """
 
 import pathlib
@@ -40,8 +41,8 @@ class Shelf:
             exist_ok: whether it is fine that this run has made all of them.
 
         Raises:
-            ValueError: if an id is malformed or taken, all are made and told, some were made with
-                other values, or the folder cannot be written.
+            ValueError: if an id is malformed or taken, all have been made and reported (without
+                `exist_ok`), some were made with other values, or the folder cannot be written.
         """
         self._path = workdir / PLAN_FILE
         self._prefix, self.chosen = prefix, dict(chosen)
@@ -91,7 +92,7 @@ class Shelf:
         return self._plan
 
     def finish(self) -> None:
-        """Notes that all has been made and told: from here on the ids are taken."""
+        """Notes that all datasets are made and reported: from here on the ids are taken."""
         self._plan = {**(self._plan or {}), "finished": True}
         self._write()
 

@@ -34,7 +34,8 @@ class DeviceEvaluator(Evaluator):
             task=setup.task,
             action_cost=self.envs.spec.action_cost,
         )
-        # Always named, or what a checkpoint has restored would be compiled for once more.
+        # Always given, or JAX would compile once more for arrays restored from a checkpoint, which
+        # are committed to a device.
         sharding: Any = jax.sharding.SingleDeviceSharding(setup.devices[0])
         if placement is not None:
             sharding = placement.sharding

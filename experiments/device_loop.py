@@ -1,8 +1,8 @@
 """Algorithm 2 as one compiled function: environments, agent, fits and rollouts on the device.
 
 The host says what is due at which step (`qusac.schedule`) and does nothing until all steps are
-taken. Seeds are mapped inside of the loop, where what is due is the same for all of them: what is
-not due is skipped, and not computed for nothing as under a `cond` that is mapped itself.
+taken. `vmap` over seeds is inside the loop, as what is due is the same for all of them: what is not
+due is then skipped; under a `vmap` around the loop, both branches of a `cond` would be computed.
 
 Axes: R seeds, E evaluation episodes, T steps of a call, N members, O observation size, A action
 size.

@@ -55,7 +55,7 @@ class DeviceRun(OnlineRun):
                 "in_shardings": (placed, placed, placed, everywhere),
                 "out_shardings": (placed, placed, placed, report),
             }
-        else:  # or what a checkpoint has restored would be compiled for once more
+        else:  # or JAX would compile once more for arrays restored from a checkpoint
             one = jax.sharding.SingleDeviceSharding(setup.devices[0])
             shardings = {"in_shardings": one, "out_shardings": one}
         self._run_steps = jax.jit(steps, donate_argnums=(0, 1), **shardings)

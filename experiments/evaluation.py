@@ -49,12 +49,12 @@ def evaluate(
     discounted, weight = np.zeros(len(environment)), 1.0
     while (running := np.isnan(returns)).any():
         actions = np.asarray(policy(observation.reshape(*shape, -1)))
-        # Who has finished waits: one more reset for it would change its later initial states, by
-        # how long the others take.
+        # An environment whose episode is over waits: if it were reset once more, its later initial
+        # states would depend on how long the other episodes take.
         result = environment.step(actions.reshape(len(environment), -1), running)
         returns[running] = result.episode_return[running]
         task_returns[running] = result.episode_task_return[running]
-        discounted += weight * result.reward  # 0 for who waits
+        discounted += weight * result.reward  # 0 for environments that wait
         weight *= discount
         observation = result.observation
     return Evaluation(
@@ -66,7 +66,7 @@ def evaluate(
 
 
 def check_video(env: str) -> None:
-    """Raises `ValueError` if the environment is not drawn, or a package for videos is missing."""
+    """Raises `ValueError` if the environment cannot be rendered, or a video package is missing."""
     if environments.functional.is_functional(env):
         raise ValueError(f"video: {env!r} is stepped on the device; leave --video out")
     try:

@@ -91,9 +91,9 @@ def curve_styles(
 ) -> tuple[dict[tuple[str, str], CurveStyle], dict[str, str]]:
     """Colours and lines of curves.
 
-    Settings count in which runs of one method on one task differ, and then for all curves. The
-    commonest value of each where they differ makes up the first settings, `a`, or where no run has
-    all of these, those of a run near to them; others are what they have different from `a`.
+    A setting counts, for all curves, if runs of one method on one task differ in it. The commonest
+    values of these settings together are `a`; where no run has all of them, `a` are those of the
+    run nearest to that. Other letters are spelled out by what differs from `a`.
 
     Returns:
         By task and label how a curve is drawn, and by letter what its settings are; the latter is

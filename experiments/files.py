@@ -104,7 +104,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def as_name(text: str) -> str:
-    """What is left of an environment's name, such as `gym:Pendulum-v1`, in a file's."""
+    """An environment's name, such as `gym:Pendulum-v1`, in a form that a file name can have."""
     return re.sub(r"[^\w.+-]", "_", text)
 
 

@@ -33,7 +33,7 @@ class FiniteCheck:
         self._finite_parts = mapped(qusac.diagnostics.finite_parts)
 
     def check_fit(self, step: int, fit: FitReport) -> None:
-        """How a fit of the dynamics went, `[R, ...]`."""
+        """Checks the report `[R, ...]` of a fit of the dynamics."""
         remedy = "a smaller dynamics.learning_rate, or dynamics.clip_observations"
         self._check(step, "held-out error of the dynamics", fit.holdout_mse, remedy)
         self._check(step, "loss of the dynamics", fit.train_loss, remedy)

@@ -154,7 +154,7 @@ def check_seeds(path: pathlib.Path, first: int, num_seeds: int) -> None:
 def action_cost(
     path: pathlib.Path, env: str, given: float | None, workdir: str | None
 ) -> float | None:
-    """The action cost of an online run, whose rewards come to those of the dataset in D.
+    """The action cost of an online run, whose rewards are added to those of the dataset in D.
 
     It is the one that is asked for, or that the run has begun with, or else the offline run's,
     which may be gone once the run has begun.
@@ -239,8 +239,8 @@ def take_over(
 def _known_rows(about: dict[str, Any], buffer: Any) -> np.ndarray:
     """Which slots `[T]` of an offline run's D have a next observation that the dataset holds.
 
-    Online the dynamics are fitted to all of D, and to them a stand-in would be a mistake. A file
-    does not say what followed either any terminated transition or none, so it is these that go.
+    Online the dynamics are fitted to all of D, and would learn a stand-in as if it were true. A
+    file has the next observation of every terminated transition or of none; then none is kept.
 
     Args:
         about: config.json of the run.

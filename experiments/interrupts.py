@@ -35,7 +35,7 @@ def saving(when: str = "") -> str:
 
 @contextlib.contextmanager
 def stop_signals(answer: str | None = None) -> Iterator[Callable[[], int | None]]:
-    """Within it, Ctrl-C and SIGTERM are noted and answered; a second Ctrl-C does as outside.
+    """Within it, Ctrl-C and SIGTERM are noted and answered; a second Ctrl-C acts as outside.
 
     Args:
         answer: a line that says what happens now; by default that of `saving`.

@@ -47,8 +47,8 @@ def apply(options: Any) -> None:
     Args:
         options: the flags; those of `define_flags` may be missing.
     """
-    # A run takes its share of a GPU when it begins: what was predicted to fit is not taken by
-    # somebody else in its midst.
+    # A run reserves its share of a GPU's memory when it begins: nobody else can then take what it
+    # was predicted to need.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
     # Of networks: what is fast on each platform. Solvers ask for all digits themselves.
     if _CONFIG.jax_default_matmul_precision is None:
@@ -64,7 +64,7 @@ def apply(options: Any) -> None:
 
 
 def _set_cache(given: str | None) -> None:
-    """Says where compiled functions are kept; what a person names is theirs and has no bound."""
+    """Says where compiled functions are kept; a folder that the user names has no size limit."""
     if given == _OFF:
         _CONFIG.update("jax_enable_compilation_cache", False)
         return
@@ -100,9 +100,10 @@ def _update(name: str, value: float) -> None:
 
 
 def _remove_unfinished(path: pathlib.Path) -> None:
-    """Deletes what a process that was killed has half written; JAX notes its time after an entry.
+    """Deletes entries that a killed process has half written, which have no `-atime` file yet.
 
-    JAX would fail at each of them in every run: reading it, and writing others.
+    JAX writes that file after the entry. It would fail at a half-written one in every run: when it
+    reads the entry, and when it writes others.
     """
     for entry in path.glob("*-cache"):
         if not entry.with_name(f"{entry.name.removesuffix('-cache')}-atime").exists():

@@ -18,7 +18,7 @@ from qusac_jax.qusac.state import num_rollouts
 _FLOAT = 4  # bytes
 _FORWARD_AND_BACKWARD = 2  # activations, and the gradients with respect to them
 _LAYERS = 2  # of a network, which are there together without gradients
-# Words for each slot of D that an epoch's order for one member takes: drawn, sorted and kept.
+# 32-bit words per slot of D that the shuffle of one member takes in an epoch: drawn, sorted, kept.
 _SHUFFLES = 7
 _LEAST_COPY = 10_000  # bytes of an environment, whose Python objects alone are as large
 _PARTS = ("D", "D_model", "D_1..D_N", "networks", "work space")
@@ -196,7 +196,7 @@ def check_copies(state_size: int, num_seeds: int, eval_episodes: int) -> None:
     Args:
         state_size: bytes of what a copy's future depends on, which is the least that it takes.
         num_seeds: each with a copy of its own.
-        eval_episodes: and these to be evaluated in.
+        eval_episodes: further copies for each seed.
     """
     count = num_seeds * (1 + eval_episodes)
     _memory.check(

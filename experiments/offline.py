@@ -108,8 +108,8 @@ def run(options: Any) -> int | None:
         config, replay_capacity=count, warmup_steps=min(config.warmup_steps, count)
     )
     about = datasets.describe(dataset)
-    # It is the run's own, which config.json has already; here it would keep runs from before it
-    # was recorded from being continued.
+    # config.json has the run's own action cost already. Recorded here as well, it would make older
+    # runs, whose config.json lacks it, differ, so that they could not be continued.
     del about["action_cost"]
 
     def make(setup: Setup) -> OfflineRun:
@@ -137,7 +137,10 @@ def _check_used(options: Any) -> None:
 
 
 def _check_multiples(options: Any, config: qusac.Config) -> None:
-    """Between two rollouts nothing is looked at, so everything happens every F updates."""
+    """Raises `ValueError` unless all intervals are multiples of F, and `roll_out_every` is 0.
+
+    The F updates between two rollouts are one compiled call, and nothing else happens within it.
+    """
     if config.roll_out_every:
         raise ValueError(
             f"config.roll_out_every counts steps between fits, got {config.roll_out_every}, and "

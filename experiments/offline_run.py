@@ -105,8 +105,8 @@ class OfflineRun(Run):
             raise ValueError(
                 f"dynamics: those in {path.parent} cannot be read ({error}); {remedy}"
             ) from error
-        # Through the host: what Orbax restores is bound to its device, and a state of bound and
-        # free arrays would be compiled for twice.
+        # Through the host: what Orbax restores is committed to its device, and functions would be
+        # compiled again for a state of committed and uncommitted arrays.
         taken = self._processes.own(restored.device, own, self._placement)
         self._state = self._state._replace(dynamics=seeds.placed(taken, self._placement))
         figures = jax.tree.map(self._processes.share, restored.host)
@@ -198,7 +198,7 @@ class OfflineRun(Run):
         )
 
     def _known_replay(self) -> replay.Buffer:
-        """D without the transitions whose next observation is a stand-in; D itself without any."""
+        """D without the transitions whose next observation is a stand-in; D itself if none is."""
         if self._dataset.next_observation_known.all():
             return self._state.replay
         return self._buffer(self._dataset.transitions(known_next_observations=True))
@@ -219,6 +219,6 @@ def _normalized(state: qusac.TrainState) -> qusac.TrainState:
 def fit_dynamics(
     state: qusac.TrainState, *, config: qusac.Config, task: qusac.Task
 ) -> tuple[Dynamics, FitReport]:
-    """Of a state that stays as it is: the buffers are no results, so they are not copied."""
+    """New dynamics fitted to D of a state; only they are returned, so that no buffer is copied."""
     fitted, report = qusac.fit(state, config=config, task=task)
     return cast(Dynamics, fitted.dynamics), report  # None is what `fit` refuses

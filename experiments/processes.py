@@ -103,9 +103,10 @@ def _check_address(coordinator: str) -> None:
 
 
 class Processes:
-    """Those of a run; one, unless `connect` found others.
+    """The processes of a run; only this one, unless `connect` found others.
 
-    Every method but `share` and `own` is a meeting: all processes must call it, in the same order.
+    `together`, `agree`, `gather`, `joined` and `joined_lists` exchange messages; `for_checkpoint`
+    and `like` make arrays of all processes: all must call these methods, in the same order.
     """
 
     def __init__(self) -> None:

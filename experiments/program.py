@@ -151,7 +151,7 @@ def _run(
     stops_within: str,
 ) -> int | None:
     """Trains and writes the results; returns the exit code, None for 0."""
-    # From here on: an exception that Ctrl-C raises while JAX compiles can get lost there.
+    # Signals are noted, not raised: an exception by Ctrl-C while JAX compiles can get lost there.
     with interrupts.stop_signals(interrupts.saving(stops_within)) as came, setup.trace:
         print(f"run directory: {workdir}", flush=True)  # from here on Ctrl-C saves
         with contextlib.closing(make(setup)) as run:

@@ -109,11 +109,14 @@ class Run(abc.ABC):
         return {}
 
     def _counts(self) -> dict[str, Any]:
-        """What summary.json holds beside that: lists `[R]`, JSON-compatible."""
+        """What else summary.json holds of each seed: values of the run, and lists `[R]` by name.
+
+        Lists may be in nested dictionaries; those of all processes are joined.
+        """
         return {}
 
     def _draw(self) -> None:
-        """Draws figures beside the learning curve, on the first process."""
+        """Draws figures beside the learning curve; all processes call it, the first one draws."""
         return
 
     def resume(self, mode: str) -> None:
@@ -130,7 +133,7 @@ class Run(abc.ABC):
         if not checkpoints.can_continue(mode):
             return
         like = self._processes.like(self._state, self._placement)
-        # Of all processes: what has no elements is not in the file, but taken from this.
+        # Of all processes. Arrays without elements are not in the file, but taken from here.
         everyones = self._processes.joined(self._all_host_state())
         restored = checkpoints.restore(mode, like, everyones)
         self.step = restored.step
@@ -321,7 +324,10 @@ class Run(abc.ABC):
         self._progress.tell(rows, begun.rate, begun.seconds_left)
 
     def _evaluate_aside(self, metrics: dict[str, jax.Array]) -> None:
-        """An evaluation that a longer run would not have: its environments are as before."""
+        """An evaluation that a longer run would not have; it leaves its environments as before.
+
+        So the run can be continued as if there had been none.
+        """
         if self._checkpoints.restarts_env:  # they cannot be saved
             self._evaluate(metrics)
             return

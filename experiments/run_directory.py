@@ -92,8 +92,8 @@ class RunDirectory:
     def accept(self, done: int) -> None:
         """Writes the new config.json, once it is clear that the run goes on with it.
 
-        What computed the run before, where that was another program or device, stays in it under
-        `earlier`, and the runs that something was taken over from are those of its beginning.
+        If another program or device computed the run so far, that is kept under `earlier`. The runs
+        that something was taken over from stay those that were named when the run began.
 
         Args:
             done: steps or episodes that are kept of what was computed before.
@@ -239,7 +239,7 @@ class FollowedDirectory(RunDirectory):
         self.previous = previous_config(path, config)
 
     def add_logger(self, make: Callable[[pathlib.Path, dict[str, Any]], Logger]) -> None:
-        """Does nothing, as the first process does it; so do those that follow."""
+        """Does nothing, as the first process does it; the same holds for the methods below."""
 
     def accept(self, done: int) -> None:
         """Nothing."""

@@ -156,7 +156,7 @@ def read_config(
 def _with_used_risk(
     change: config_file.Change | None, flags: Collection[str]
 ) -> config_file.Change:
-    """A change that refuses a λ which a schedule of preset or file would take the place of."""
+    """A change that refuses a given λ that a schedule of the preset or file would override."""
 
     def checked(values: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
         values = values if change is None else change(values, given)

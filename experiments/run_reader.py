@@ -240,7 +240,7 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
             if old is not None:
                 fields[today] = fields.pop(old)
     others = {name: config.get(name) for name in ("action_cost", "termination")}
-    # Of each seed, it may be another run, as long as what that learned from is the same.
+    # Seeds may continue different offline runs, as long as these learned from the same dataset.
     others["init_from"] = config.get("init_from") and (
         f"a run on {str(config.get('init_from_dataset') or 'a dataset')[:8]}"
     )
@@ -298,7 +298,8 @@ def _without_repeats(curves: list[Curve]) -> list[Curve]:
 
 def _moving_average(values: np.ndarray, width: int) -> np.ndarray:
     """Mean of the last `width` values, of fewer at the start."""
-    # Each by itself: of differences of one running sum, a large value would leave no digits.
+    # Each window by itself: in differences of a running sum, one large value would cost the others
+    # all their digits.
     width = min(width, len(values))
     first = [values[:end].mean() for end in range(1, width)]
     windows = np.lib.stride_tricks.sliding_window_view(values, width) if width else np.zeros((0, 1))

@@ -177,7 +177,7 @@ class SavedRun:
 
 
 def _check_kinds(path: pathlib.Path, about: dict[str, Any]) -> None:
-    """Raises `ValueError` if config.json has something else where names, numbers, facts belong."""
+    """Raises `ValueError` if a value in config.json has another type than it should."""
     kinds = {
         "env": (str,),
         "seed": (int,),

@@ -1,8 +1,8 @@
 """Seeds as a batch axis: functions written for one run, mapped over R and spread over devices.
 
-All devices have equally many rows. Where R is no multiple of that, the last seed fills up the rest:
-agents that are on the devices then have more rows than R, and everything that comes to the host or
-goes into a file has R.
+All devices have equally many rows. Where R seeds do not divide evenly, the last one is repeated to
+fill up: agents on the devices then have more than R rows, but everything that comes to the host
+or goes into a file has R.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ def per_device(num_seeds: int, num_devices: int) -> int:
 
 
 def num_used(num_seeds: int, num_devices: int) -> int:
-    """As few devices as make it as fast as all of them."""
+    """The smallest number of devices that is as fast as all of them."""
     return -(-num_seeds // per_device(num_seeds, num_devices))
 
 
@@ -141,7 +141,9 @@ def for_host(tree: Any, placement: Placement | None) -> Any:
 
 
 def real(tree: Any, placement: Placement | None, per_seed: int = 1) -> Any:
-    """Arrays without the rows that fill up: on the host, random keys on JAX's own choice.
+    """Arrays without the rows that fill up; as they are where there are no such rows.
+
+    Otherwise arrays come to the host; random keys become uncommitted.
 
     Args:
         tree: arrays `[num_rows * per_seed, ...]`.

@@ -1,4 +1,4 @@
-"""How fast a run is, over all of the processes that it takes."""
+"""How fast a run is, over all the processes that begin and continue it one after another."""
 
 import contextlib
 import time
@@ -75,7 +75,7 @@ class Speed:
         self._has_learned_before = self._has_learned
 
     def pace(self, step: int) -> float:
-        """Environment steps per second and seed since the last restart."""
+        """Steps of the run per second and seed since the last restart."""
         since, first = self._since
         return (step - first) / (time.perf_counter() - since)
 

@@ -170,8 +170,10 @@ class Launcher:
 
 
 def shares(cores: Sequence[int], count: int) -> list[list[int]]:
-    """The cores in `count` parts, as equal as can be; with too few of them, some in two parts;
-    empty parts where there are none."""
+    """The cores in `count` parts, as equal as can be.
+
+    With fewer cores than parts, parts share cores; with none, all parts are empty.
+    """
     if not cores:
         return [[] for _ in range(count)]
     if count >= len(cores):
@@ -207,10 +209,9 @@ def last_error(folder: pathlib.Path) -> str:
 
 @contextmanager
 def _inherited(cores: Sequence[int]) -> Iterator[None]:
-    """What a process that is started now takes over: the cores, and which signals are not for it:
-    Ctrl-C, and that the terminal was closed.
+    """Within it, a process that is started inherits these cores, and blocks SIGINT and SIGHUP.
 
-    submitit's local executor has no way to say either, and kills its job a second after a Ctrl-C.
+    submitit's local executor has no setting for either, and kills its job a second after a Ctrl-C.
     """
     before = own_cores.usable()
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})

@@ -81,7 +81,7 @@ def published(found: Ladders, steps: Mapping[str, float]) -> Ladders:
 def draw(
     ours: Ladders, theirs: Ladders, path: pathlib.Path, *, steps: Mapping[str, float], y: str
 ) -> None:
-    """A panel for each task; costs are evenly spaced, those of others dotted.
+    """A panel for each task, with the costs evenly spaced; published results are dotted.
 
     Args:
         ours: at least one task.

@@ -33,7 +33,7 @@ _OWN_COST = {"action_cost": "--action_costs alone"}
 
 
 class Combinations(NamedTuple):
-    """What a suite has a run for each combination of, as the command line says it."""
+    """The lists of which a suite runs every combination, as the command line gives them."""
 
     tasks: Sequence[str]  # names of environments, or `paper` for the paper's six
     methods: Sequence[str]  # names of methods and presets, or PRESET:METHOD
@@ -79,13 +79,13 @@ def plan(
     passed_on: Sequence[str],
     folder: pathlib.Path,
 ) -> list[PlannedRun]:
-    """Every combination.
+    """The runs of a suite: one for each combination of task, action cost, method and seeds.
 
-    All of them with the first seeds come before any with the next, so that there is something to
+    All runs with the first seeds come before any with the next, so that there is something to
     compare early.
 
     Args:
-        combinations: of what.
+        combinations: the lists to combine.
         num_seeds: trained together in one run.
         passed_on: further flags of all runs.
         folder: of the runs' directories.

@@ -1,4 +1,4 @@
-"""What a suite has to show: one figure, one table, and what has not been done."""
+"""What a suite has to show: figures, tables, and which runs are not finished."""
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +64,7 @@ def write(
 
 
 def _results(curves: Sequence[Curve], output: pathlib.Path) -> list[str]:
-    """Draws the figure; returns the tables."""
+    """Draws the figures; returns the tables."""
     published, grouped = _published(curves), results.group(curves)
     ends = {
         (env, label): min(curve.x[-1] for curve in seeds)

@@ -37,8 +37,8 @@ _MAKERS: dict[str, Callable[..., environments.Environment]] = {
     "umbrella": problems.umbrella,
 }
 
-# That making one takes at least, by unit of its size: states with successors, or arms. A maze has
-# two states for the square of its size.
+# Bytes that making one takes at least, per unit of its size: states with their successors, or an
+# arm. For a maze, per unit of the square of its size, which has two states.
 _LEAST_BYTES = {"bandit": 40, "catch": 8_000, "maze": 1_000} | dict.fromkeys(
     ("river_swim", "chain", "queue", "umbrella"), 300
 )

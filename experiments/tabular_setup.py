@@ -76,7 +76,7 @@ def _num_chunks(options, length: int) -> int:
 def check_run(
     options, environment: environments.Environment, config: experiment.Config, num_seeds: int
 ) -> None:
-    """Raises `ValueError` if a run cannot be done, or, unless that was asked, needs much memory."""
+    """Raises `ValueError` if a run cannot be done or, without --memory, does not fit in memory."""
     if isinstance(environment.transition, Sparse):
         what = f"{environment.name!r} is sparse, as with --support or --timed or of many states"
         if config.agent.method == "moments":

@@ -121,7 +121,7 @@ def disagreements(
     Args:
         buffer: of transitions.
         start: [] int32, how many of the newest transitions to pass over.
-        count: [] int32, how old a transition may be; the newest has age 0.
+        count: [] int32, how many of the newest transitions count, those passed over among them.
         termination: says when an episode ends.
 
     Returns:

@@ -24,7 +24,7 @@ Dot = Callable[[jax.Array, jax.Array], jax.Array]
 def is_open(
     x: jax.Array, residual: jax.Array, scale: jax.Array, tolerance: jax.typing.ArrayLike
 ) -> jax.Array:
-    """`[]` whether a system is not solved, which one with a NaN or an infinity in it never is.
+    """`[]` whether any of the systems is unsolved; one with a NaN or an infinity always is.
 
     Args:
         x: `[N, S]`.
@@ -85,8 +85,9 @@ def solve(
             left = jnp.minimum(left, round_length)
         target = tolerance * scale
         size = norm(residual)[:, None]
-        # Where few states have a residual, those of later steps are elsewhere, and with it for a
-        # shadow the round breaks down; this shadow is everywhere, and another one in each round.
+        # Where few states have a residual, later residuals are at other states: orthogonal to the
+        # first, which as the shadow residual would break the round down. This shadow has entries at
+        # all states, and is another one in each round.
         shadow = jnp.where(count > 0, residual + size * _anything(residual, count), residual)
         options = (precondition, dot, half_steps)
         # Of size 1, or the squares of small numbers would be 0 and those of large ones infinite.

@@ -1,8 +1,8 @@
 """Approximate inverses of I - discount * P, from where each state most likely leads.
 
-P is taken for one likely next state of each state, and a rest that goes anywhere. Most of a belief
-over a nearly deterministic problem is that: what was seen, and an even prior. The inverse takes
-S log S operations by following paths of twice the length in each step.
+P is approximated by one likely next state of each state, and a rest that is uniform over states. In
+a belief over a nearly deterministic problem these are what was seen, and a uniform prior. To apply
+the inverse to a vector takes S log S operations: each step follows paths of twice the length.
 
 Axes: S states, A actions, N systems.
 """

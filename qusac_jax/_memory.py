@@ -15,7 +15,9 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def available(device: Any = None) -> int | None:
-    """Bytes that there are on a device; None if it does not tell.
+    """Bytes that JAX may use on a device, used ones included; of a CPU, those that are free.
+
+    None if the device does not tell.
 
     Args:
         device: of JAX; by default the one that arrays are put on.

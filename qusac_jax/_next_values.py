@@ -98,7 +98,7 @@ class Part(NamedTuple):
     """What one member adds to the local uncertainty; None where the form does not need it."""
 
     expected: Forms | None  # mean value of the next state, by the values of the mean MDP
-    subtracted: Forms | None
+    subtracted: Forms | None  # to be averaged and subtracted; for "upper_bound" the member's values
 
 
 def next_moments(transition, policy: jax.Array, value: Forms) -> tuple[Forms, Forms]:

@@ -92,8 +92,8 @@ def solve_warm(flow: Flow, rhs: jax.Array, discount, start: jax.Array):
 def _descend(apply, rhs, leak, tolerance, *, is_worthwhile):
     """x `[J, S]` after steps along the residual, and its residual.
 
-    Each step first takes a constant out of the residual. Where the next state tells little of the
-    last, the rest shrinks by more per product than BiCGStab makes of two; elsewhere this ends.
+    Each step first takes a constant out of the residual. Where the chain mixes fast, what is left
+    shrinks more in one product than in the two of an iteration of BiCGStab; elsewhere this ends.
 
     Args:
         apply: the system.

@@ -16,10 +16,10 @@ _BLAS_SPIN = 0.2
 
 @contextlib.contextmanager
 def numpy_threads() -> Iterator[str]:
-    """Binds NumPy to the threads that XLA has on a CPU.
+    """Within it, NumPy has as many threads as XLA has on a CPU.
 
-    Without threadpoolctl, which the extra `bench` has, it keeps as many as it takes itself: all
-    cores that the process may use, if the environment does not say otherwise.
+    Without threadpoolctl, which the extra `bench` installs, NumPy keeps its own number of threads:
+    one for each core that the process may use, if the environment does not say otherwise.
 
     Yields:
         What the baseline is called.

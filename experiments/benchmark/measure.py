@@ -16,7 +16,7 @@ _PROBE_LENGTH = 7  # of a loop that is counted
 
 
 class Work(NamedTuple):
-    """What one unit, such as a gradient update, takes by XLA's count."""
+    """What one unit, such as a gradient update, takes: by XLA's count, or counted by hand."""
 
     flops: float
     # Read and written by all operations, wherever the arrays lie; None where they are not counted.
@@ -35,7 +35,7 @@ class Limits(NamedTuple):
         return Limits(*(max(pair) for pair in zip(self, other, strict=True)))
 
     def share(self, per_second: float, work: Work) -> tuple[float, str]:
-        """Of the nearer limit that so many units a second reach, and which that is."""
+        """The share of the nearer limit that so many units per second reach, and its name."""
         shares = {"compute": per_second * work.flops / self.flops}
         if work.bytes is not None:
             shares["memory"] = per_second * work.bytes / self.bytes
@@ -77,9 +77,9 @@ class Compiled(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Of the calls of a function; what it was compiled in is apart."""
+    """Seconds of the calls of a function, compilation apart."""
 
-    warmup_seconds: float  # the first call; of `start`, that without a cache
+    warmup_seconds: float  # the first call; for whole runs, the one with an empty cache
     seconds: tuple[float, ...]  # of the others
 
 

@@ -120,7 +120,7 @@ def draw_models(belief: Belief, rng, run: Run):
 
 
 def episode(environment, belief: Belief, policy, rng, run: Run):
-    """Acts once, updates the belief in place and returns the next policy and the return."""
+    """Acts for an episode, updates the belief in place; returns the next policy and the return."""
     total, state = 0.0, rng.choice(environment.num_states, p=environment.start)
     for _ in range(environment.episode_length):
         action = policy[state]

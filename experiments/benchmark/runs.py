@@ -123,7 +123,7 @@ def _memory(run: _Run) -> int:
 
 
 def _measure(setting: Setting, run: _Run) -> Measurement:
-    """With a compilation cache that is warm, beside a run without one."""
+    """Runs with a warm compilation cache, beside the one that finds it empty."""
     cold, warm = _cold_and_warm(setting, run)
     seconds = tuple(parts["first evaluation"] for parts in warm)
     return Measurement(

@@ -219,7 +219,7 @@ def _bicgstab(system: Any, rhs: np.ndarray) -> np.ndarray:
 
 CASES = {
     "ube_solve": Case(
-        about="solutions of the exact UBE, dense",
+        about="solutions of a UBE, dense",
         methods=tuple(_METHODS),
         usual=("exact_ube",),
         quick=("exact_ube",),

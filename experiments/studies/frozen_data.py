@@ -2,9 +2,9 @@
 
 A new agent, with other hyperparameters if `--config_file` names some, learns from D and the models
 of a saved run, without a step in the environment and without a fit. Whether a task is explored no
-longer matters, only how well is used what is known: that compares targets, starts of rollouts or
+longer matters, only how well what is known is used: that compares targets, starts of rollouts or
 networks in minutes. The temperature, and the place in a schedule of λ, are those of the saved
-agent, so that nothing is sought which was known by then.
+agent, so that the new one does not seek what was known by then.
 
 Prints, each 10,000 updates, what the mean actions return without action cost, and for the states
 that episodes begin in the value Q, the discounted return of rollouts in the models, which critics
@@ -62,7 +62,7 @@ def make_flags() -> flags.FlagValues:
 def new_agent(
     saved: SavedRun, old: qusac.TrainState, config: qusac.Config, seed: int
 ) -> qusac.TrainState:
-    """An agent that has learned nothing, with D, models, temperature and scales of another.
+    """An agent with new weights, and D, models, temperature, scales and update count of another.
 
     Args:
         saved: the run.

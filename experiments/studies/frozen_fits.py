@@ -6,7 +6,7 @@ of exploration: that compares settings of the models in minutes.
 
 Prints for each fit the error of the members' mean predictions on what fits hold out, averaged over
 members: root mean square over the components of the observation, and of the worst of them, both in
-standard deviations of the changes in D (1: as if nothing ever moved more than on average), the
+standard deviations of the changes in D (1: no better than always predicting the mean change), the
 noise that they predict over that error, the mean log density of a component in those deviations,
 and what they make of the reward.
 

@@ -4,8 +4,8 @@ The dynamics are fitted, several times in a row, on transitions of a random poli
 are rewarded: those of a pole set upright by hand. Prints for each `nll_beta` and `ema_decay`
 the part of the reward that the members' means predict at upright transitions that none has seen,
 root-mean-square errors of the next observation there and where the data are, and the standard
-deviation that rollouts would draw there: near the error it does no harm, far above it nothing can
-be balanced in the model.
+deviation that rollouts would draw where the data are: near the error there it does no harm, far
+above it nothing can be balanced in the model.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ def collect(
 
 
 def upright(env: gymnasium.Env, name: str, count: int, rng: np.random.Generator) -> Transition:
-    """`[count, ...]` rewarded transitions, two from each start near upright."""
+    """`[count, ...]` rewarded transitions, up to two from each start near upright."""
     position, velocity = _UPRIGHT[name]
 
     def reset() -> None:

@@ -4,9 +4,9 @@ The pendulum of the suite pays nothing until it stands, hundreds of steps after 
 rest, and on the way the action cost has to be paid. Its state has two numbers, so that value
 iteration on a grid finds the best that any agent can do. Prints for each discount and action cost
 the optimal values of hanging at rest, where an agent that does nothing has 0, and of standing. They
-are those of the grid, which smooths; so beside them is the discounted return, costs and all, that
-the policy greedy for them has from hanging, which no optimum is below. Then its return in 1,000
-steps, without the cost, and after how many of them it has its first reward.
+are those of the grid, which smooths; so beside them is a lower bound on the optimum from hanging:
+the discounted return, costs included, of the policy that is greedy for them. Then that policy's
+return in 1,000 steps, without the cost, and the number of steps before its first reward.
 
 Axes: T angles, V velocities, A actions.
 """
