@@ -58,7 +58,7 @@ def test_the_held_out_error_is_that_of_all_held_out_slots():
     np.testing.assert_allclose(report.holdout_mse, error, rtol=1e-4)
 
 
-def test_a_fit_goes_on_with_the_optimiser_of_the_one_before():
+def test_a_fit_goes_on_with_the_optimizer_of_the_one_before():
     buffer = replay.add(replay.init(CAPACITY, 2, 1), linear_gaussian(jax.random.key(0), 400))
     dynamics = fresh()
     for fits in (1, 2):
