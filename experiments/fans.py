@@ -164,5 +164,5 @@ def _draw_fan(axis: Axes, steps: np.ndarray, members: np.ndarray) -> None:
 def _draw_real(axis: Axes, values: np.ndarray) -> None:
     axis.plot(np.arange(len(values)), values, color=_REAL, lw=1.1)
     low, high = values.min(), values.max()
-    margin = 0.5 * (high - low) or 1.0  # a rollout that leaves it says no more by how far
+    margin = 0.5 * (high - low) or 1.0  # how far a rollout goes beyond that tells nothing more
     axis.set_ylim(low - margin, high + margin)

@@ -84,7 +84,7 @@ class Wandb:
 
     def video(self, step: int, seed: int, path: pathlib.Path) -> None:
         """As `Logger.video`."""
-        del step  # one later than the last would not be a step of the run
+        del step  # wandb drops what comes at a step that it has, and a later one would not be true
         self._run.log({f"seed_{seed}/eval/episode": self._video(str(path), format="mp4")})
 
     def close(self) -> None:

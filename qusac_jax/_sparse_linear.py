@@ -17,7 +17,9 @@ _TOLERANCE = {4: 1e-6, 8: 1e-12}  # of residuals, by bytes of a number
 _STEPS_TOLERANCE = 1e-4  # for expected steps, of which the size matters
 _MAX_ITERATIONS = 5000
 _ROUND_LENGTH = 1000
-_LEAST_DESCENT = 0.4  # of a residual's norm by a product, as long as BiCGStab would do no better
+# The norm of a residual must fall below this share of itself at each product; else BiCGStab is
+# faster.
+_LEAST_DESCENT = 0.4
 # Share of the flow that goes to a neighbour in the order of the states, from which on solving the
 # tridiagonal part saves more than it costs.
 _CHAIN_SHARE = 0.3

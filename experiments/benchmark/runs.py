@@ -40,7 +40,8 @@ _MARKS = {
     "first evaluation": "step 0",
     "whole run": "done:",
 }
-# On the device the first call takes all steps up to an evaluation; large states do not print it.
+# Not printed by runs on the device, whose first call takes all steps up to an evaluation, and by
+# those with large states, which do not measure how long they will take.
 _MAY_BE_MISSING = "first update"
 _COMPILED = re.compile(r"Finished XLA compilation of .* in ([\d.e+-]+) sec")
 
