@@ -23,8 +23,11 @@ class _OutputFolderParser(_PathParser):
     def parse(self, argument: Any) -> Any:
         """The path as text; None stays None."""
         path = super().parse(argument)
-        if path is not None and pathlib.PurePath(path).suffix.lower() in _FILES:
-            raise ValueError("it names a folder, the files in it have names of their own")
+        suffix = "" if path is None else pathlib.PurePath(path).suffix
+        if suffix.lower() in _FILES:
+            raise ValueError(
+                f"it names a folder, whose files have names of their own; leave {suffix} out"
+            )
         return path
 
 

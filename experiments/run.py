@@ -109,10 +109,7 @@ class Run(abc.ABC):
         return {}
 
     def _counts(self) -> dict[str, Any]:
-        """What else summary.json holds of each seed: values of the run, and lists `[R]` by name.
-
-        Lists may be in nested dictionaries; those of all processes are joined.
-        """
+        """What else summary.json holds, of the run or by seed: lists `[R]`, of all processes."""
         return {}
 
     def _draw(self) -> None:
@@ -324,10 +321,7 @@ class Run(abc.ABC):
         self._progress.tell(rows, begun.rate, begun.seconds_left)
 
     def _evaluate_aside(self, metrics: dict[str, jax.Array]) -> None:
-        """An evaluation that a longer run would not have; it leaves its environments as before.
-
-        So the run can be continued as if there had been none.
-        """
+        """An evaluation that a longer run would not have; it leaves its environments as before."""
         if self._checkpoints.restarts_env:  # they cannot be saved
             self._evaluate(metrics)
             return

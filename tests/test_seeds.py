@@ -77,7 +77,7 @@ def test_memory_is_that_of_the_seeds_on_one_device(monkeypatch):
 
 
 PROGRAMS = {
-    # Fits of a model are in the others.
+    # With a model, runs of this kind are compared with one device in test_processes.
     "online": [*ONLINE, "--preset=sac", "--checkpoint_every=60"],
     "online on the device": [
         *(flag for flag in ONLINE if not flag.startswith("--termination")),
