@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import cli, config_file, files, path_flag, program, run_directory, run_flags
-from experiments.offline_run import OfflineRun
-from experiments.run_setup import Setup
+from experiments import cli, config_file, files, path_flag, run_directory
+from experiments.training import program, run_flags
+from experiments.training.offline_run import OfflineRun
+from experiments.training.setup import Setup
 from qusac_jax import datasets, environments, qusac
 
 _UNUSED = {

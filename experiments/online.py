@@ -12,20 +12,11 @@ from typing import Any
 
 from absl import flags
 
-from experiments import (
-    cli,
-    config_file,
-    files,
-    handover,
-    path_flag,
-    processes,
-    program,
-    run_directory,
-    run_flags,
-)
-from experiments.device_run import DeviceRun
-from experiments.online_run import OnlineRun
-from experiments.run import Run
+from experiments import cli, config_file, files, path_flag, processes, run_directory
+from experiments.training import handover, program, run_flags
+from experiments.training.device_run import DeviceRun
+from experiments.training.online_run import OnlineRun
+from experiments.training.run import Run
 from qusac_jax import environments, qusac
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments import checkpoint_parts, config_file, files, program, seeds
-from experiments.collect_run import load_arrays
+from experiments import config_file, files, seeds
+from experiments.collect.collect_run import load_arrays
+from experiments.training import checkpoint_parts, program
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.checkpoint import Checkpointer
 from qusac_jax.policy import load_actor

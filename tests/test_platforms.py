@@ -13,7 +13,7 @@ import jax.export
 import jax.numpy as jnp
 import pytest
 
-from experiments import device_loop
+from experiments.training import device_loop
 from qusac_jax import environments, ube
 from qusac_jax.environments import streams
 from qusac_jax.qusac import agent, presets

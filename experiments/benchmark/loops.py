@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import device_loop, memory, operations, seeds
+from experiments import memory, operations, seeds
 from experiments.benchmark import measure
 from experiments.benchmark.agents import NAMES, config_of, filled_state
 from experiments.benchmark.jobs import Baseline, Case, Job, Measurement, Setting
 from experiments.benchmark.measure import Work
+from experiments.training import device_loop
 from qusac_jax import environments, qusac
 from qusac_jax.environments.device_vector import DeviceVector
 

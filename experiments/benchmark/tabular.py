@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
-from experiments import tabular_memory
 from experiments.benchmark import baselines, measure, numpy_reference
 from experiments.benchmark.jobs import Baseline, Case, Job, Measurement, Setting
 from experiments.benchmark.measure import Timing
+from experiments.tabular import memory
 from qusac_jax.tabular import agent, environments, experiment
 
 _METHODS = ("exact_ube", "pombu", "ensemble_var", "psrl")
@@ -40,7 +40,7 @@ def jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
                     num_seeds=num_seeds,
                     sizes=f"DeepSea L {length}: S {length**2}, N {config.agent.num_members}",
                     unit="episodes",
-                    memory=tabular_memory.expected(environment, config, num_seeds).total,
+                    memory=memory.expected(environment, config, num_seeds).total,
                     calls=f"{1 + setting.repeat} calls of {_EPISODES} episodes"
                     + (f", {_NUMPY_EPISODES} by NumPy after each" * setting.has_baselines),
                     measure=functools.partial(_measure, setting, environment, config, num_seeds),

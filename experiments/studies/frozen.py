@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from experiments import calibration_returns, cli, config_file, files, jax_settings, run_command
+from experiments import cli, config_file, files, jax_settings, run_command
+from experiments.calibration import comparison
 from experiments.saved_run import SavedRun
 from qusac_jax import qusac
 from qusac_jax.qusac import agent, model, rollouts
@@ -90,7 +91,7 @@ def learn_on(
 
 def horizon(discount: float) -> int:
     """Steps of a rollout that tells a discounted sum."""
-    return calibration_returns.horizon(discount, _MAX_STEPS)
+    return comparison.horizon(discount, _MAX_STEPS)
 
 
 def roll(

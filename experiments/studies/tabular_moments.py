@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli, files, path_flag, tabular_figures
+from experiments import cli, files, path_flag
+from experiments.tabular import figures
 from qusac_jax import posterior, ube
 
 SIZES = (5, 10, 30, 100, 300, 1000, 3000, 10000)
@@ -80,7 +81,7 @@ def run(options) -> None:
     table = np.array([errors(seed) for seed in range(options.num_seeds)])
     for size, error in zip(SIZES, table.mean(0), strict=True):
         print(f"N = {size:5d}: relative error {error:.4f}")
-    path = tabular_figures.draw_errors(SIZES, table, pathlib.Path(options.path))
+    path = figures.draw_errors(SIZES, table, pathlib.Path(options.path))
     print(f"figure -> {path}")
 
 

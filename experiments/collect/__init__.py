@@ -1,0 +1,1 @@
+"""Datasets for offline training: `python -m experiments.collect`."""

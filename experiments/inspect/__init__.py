@@ -1,0 +1,1 @@
+"""Pictures of a saved run's uncertainty: `python -m experiments.inspect`."""

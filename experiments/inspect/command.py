@@ -1,0 +1,126 @@
+"""Pictures of what a saved run knows, and of what it does not.
+
+    python -m experiments.inspect RUN [--steps=STEP,STEP] [--seed_index=i]
+
+RUN is the workdir of an online, offline or collect run with checkpoints; --keep_checkpoints of
+the first two says how many stay. Writes
+
+  maps.png      for tasks with up to three state variables: Q, sqrt(U) and visits over the states, a
+                row per checkpoint and one colour scale per column
+  rollouts.png  for runs with a model: rollouts of its members beside the true episode, with the
+                policy and the model of the last of the checkpoints
+"""
+
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+from experiments import cli, files, run_command
+from experiments.inspect import fans, state_maps
+from experiments.saved_run import SavedRun
+from qusac_jax import qusac
+from qusac_jax.checkpoint import CheckpointError
+from qusac_jax.qusac.dynamics import Dynamics
+from qusac_jax.qusac.uncertainty import METHODS
+
+
+def make_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    values = flags.FlagValues()
+    define: dict[str, Any] = {"flag_values": values}
+    flags.DEFINE_list("steps", None, "of checkpoints; default all that are there", **define)
+    flags.DEFINE_integer("seed_index", 0, "which seed of the run", **define)
+    flags.DEFINE_integer("cells", 60, "along each axis of the maps", 2, 1000, **define)
+    flags.DEFINE_integer("episode_steps", 200, "of the environment in rollouts.png", 1, **define)
+    flags.DEFINE_integer("rollout_length", 25, "steps until rollouts begin anew", 1, **define)
+    run_command.define_flags(values, seed_of="the episode", folder="inspect")
+    return values
+
+
+def run(options: Any, paths: Sequence[str]) -> None:
+    """Draws what the flags ask for."""
+    saved = run_command.open_run(options, paths)
+    seed_index = saved.index(options.seed_index)
+    steps = _steps(saved, options.steps)
+    if saved.task.observation_size > state_maps.MOST_VARIABLES and not saved.config.uses_model:
+        raise ValueError(
+            f"run {str(saved.path)!r} has {saved.task.observation_size} state variables and no "
+            f"model, so there is nothing to draw: maps are for {state_maps.MOST_VARIABLES} or "
+            "fewer, rollouts for runs with a model"
+        )
+    output = pathlib.Path(options.output or saved.path / "inspect")
+    files.check_writable(output / "maps.png")
+    title = f"{saved.spec.name}, {saved.about['method']}, seed {saved.seeds[seed_index]}"
+    plane, maps, state = None, {}, None
+    for step in reversed(steps):  # the last one has most data, so it has the range of the maps
+        try:
+            at_step = jax.tree.map(lambda x: x[seed_index], saved.agent(step))
+        except CheckpointError:
+            # A run that goes on keeps its last ones only.
+            if options.steps or step == steps[-1] or step in saved.checkpoints():
+                raise
+            files.warn(f"checkpoint {step} was removed by the run that goes on; left out")
+            continue
+        state = at_step if state is None else state
+        plane = plane or state_maps.plane_of(state_maps.data_of(state))
+        if plane is None:
+            break
+        both = {"config": saved.config, "task": saved.task}
+        maps[step] = state_maps.maps_of(at_step, plane, **both, num_cells=options.cells)
+    if plane is not None:
+        ordered = {step: maps[step] for step in steps if step in maps}
+        path = output / "maps.png"
+        with_u = METHODS[saved.config.method].estimates_u
+        state_maps.draw(ordered, plane, path, title, with_u=with_u)
+        print(f"maps over the states -> {path}")
+    if state is not None and state.dynamics is not None:
+        path = output / "rollouts.png"
+        dynamics = state.dynamics
+        _draw_rollouts(saved, state, dynamics, path, f"{title}, step {steps[-1]}", options)
+        print(f"rollouts of the model -> {path}")
+
+
+def _steps(saved: SavedRun, asked: Sequence[str] | None) -> list[int]:
+    there = saved.checkpoints()
+    if not there:
+        raise ValueError(
+            f"run {str(saved.path)!r} has no checkpoint; wait for its first, or put them back"
+        )
+    if asked is None:
+        return there
+    steps = sorted(set(cli.integers("steps", asked)))
+    if not steps or not set(steps) <= set(there):
+        raise ValueError(f"steps must be some of {there}, the checkpoints there, got {asked}")
+    return steps
+
+
+def _draw_rollouts(
+    saved: SavedRun,
+    state: qusac.TrainState,
+    dynamics: Dynamics,
+    path: pathlib.Path,
+    title: str,
+    options: Any,
+) -> None:
+    both = {"config": saved.config, "task": saved.task}
+    act = jax.jit(lambda actor, observation: qusac.act(actor, observation, **both))
+    policy = lambda observation: act(state.actor, observation)
+    trajectory = fans.play(saved.spec, policy, options.episode_steps, options.seed)
+    fan = fans.roll_out(dynamics, trajectory, options.rollout_length, **both)
+    observation = jnp.asarray(trajectory.observation[:-1])
+    _, std = qusac.diagnostics.values_at(state, observation, **both)
+    std = np.asarray(std) if METHODS[saved.config.method].estimates_u else None
+    fans.draw(trajectory, fan, std, path, title)
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags and draws; returns the exit code."""
+    options = make_flags()
+    draw = lambda paths: run(options, paths)
+    return cli.run_with(draw, options, argv, __doc__ or "", positional="a run directory")

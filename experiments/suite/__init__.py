@@ -1,0 +1,1 @@
+"""Many runs, one figure and one table: `python -m experiments.suite`."""

@@ -1,0 +1,128 @@
+"""Runs a benchmark: `python -m experiments.suite --tasks=paper --methods=upper_bound,mbpo`.
+
+Every combination of task, action cost, method and seeds is a run of `experiments.online` in a
+process of its own, on its share of the cores or as a job of a SLURM cluster. All flags that are not
+listed here are passed on to the runs: --size, --action_cost, --num_steps, --config.FIELD and so on.
+Starting again does what is missing. At the end there are figures and a table; --report makes them
+of what is there.
+"""
+
+import pathlib
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from absl import flags
+
+from experiments import cli, files, interrupts, own_cores, path_flag
+from experiments.suite import launching, planning, queue, report
+from qusac_jax.qusac.config import METHODS
+from qusac_jax.qusac.presets import PRESETS
+
+_MANY = 1_000  # jobs on a cluster, which has a limit of its own
+_LOCAL_JOBS = 2
+_OF_SEVERAL = ("setup", "teardown", "srun_args")  # lines or arguments, of which there can be more
+
+# What says which runs there are, and how they are run.
+_OF_RUNS = ("tasks", "methods", "seeds", "action_costs", "num_seeds", "jobs", "launcher", "slurm")
+
+
+def make_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    values = flags.FlagValues()
+    define: dict[str, Any] = {"flag_values": values}
+    flags.DEFINE_list("tasks", [], "environments; paper for the paper's six", **define)
+    flags.DEFINE_list(
+        "methods",
+        ["upper_bound", "ensemble_mean", "mbpo", "sac"],
+        f"methods ({', '.join(METHODS)}), presets ({', '.join(PRESETS)}), or PRESET:METHOD",
+        **define,
+    )
+    flags.DEFINE_list("seeds", ["0-4"], "numbers and ranges", **define)
+    flags.DEFINE_list("action_costs", [], "of each task, instead of one --action_cost", **define)
+    flags.DEFINE_integer("num_seeds", 1, "seeds trained together in one process", 1, **define)
+    flags.DEFINE_integer(
+        "jobs", None, f"runs at once; default {_LOCAL_JOBS} here, all on a cluster", 1, **define
+    )
+    path_flag.define(values, "workdir", "runs/suite", "folder of the runs and results")
+    flags.DEFINE_enum(
+        "launcher", "local", list(launching.LAUNCHERS), "run here, or as jobs of SLURM", **define
+    )
+    flags.DEFINE_multi_string(
+        "slurm",
+        [],
+        "NAME=VALUE for sbatch, as submitit's SlurmExecutor names them: partition, time (minutes), "
+        "gpus_per_node, cpus_per_task, mem, account, ...; can be given several times, setup too",
+        **define,
+    )
+    flags.DEFINE_boolean("report", False, "run nothing, draw what is there", **define)
+    return values
+
+
+def run(options: Any, passed_on: Sequence[str]) -> int | None:
+    """Runs what is missing and reports; returns the exit code."""
+    jax.config.update("jax_platforms", "cpu")  # the accelerator is for the runs
+    workdir = pathlib.Path(options.workdir).absolute()
+    runs, jobs = workdir / "runs", workdir / "jobs"
+    if options.report:
+        of_runs = [f"--{name}" for name in _OF_RUNS if options[name].present]
+        if unread := [*of_runs, *passed_on]:
+            raise ValueError(f"--report runs nothing; leave out {', '.join(unread)}")
+        if not runs.is_dir():
+            raise ValueError(f"workdir {options.workdir!r} holds no suite; name the one of a suite")
+        return _report(runs, jobs, workdir, [])
+    if not options.tasks:
+        raise ValueError("tasks is missing: pass --tasks=paper, or names such as pendulum")
+    parameters = _slurm_parameters(options.slurm)
+    combinations = planning.Combinations(
+        options.tasks, options.methods, options.seeds, options.action_costs
+    )
+    planned = planning.plan(combinations, options.num_seeds, passed_on, runs)
+    for name in ("learning_curves.png", "action_costs.png", "report.md"):
+        files.check_writable(workdir / name)
+    launcher = launching.Launcher(options.launcher, jobs, parameters)
+    count = options.jobs or (_LOCAL_JOBS if launcher.is_local else _MANY)
+    slots = launching.shares(own_cores.usable(), min(count, len(planned)))
+    of_local = "the runs that it has started save and end"
+    what = of_local if launcher.is_local else "what is queued or runs goes on"
+    with interrupts.stop_signals(f"leaving: {what}") as stopped:
+        number = queue.work(planned, launcher, slots, stopped)
+    code = _report(runs, jobs, workdir, planned)
+    return code if number is None else 128 + number
+
+
+def _report(
+    runs: pathlib.Path,
+    jobs: pathlib.Path,
+    workdir: pathlib.Path,
+    planned: Sequence[planning.PlannedRun],
+) -> int:
+    """Writes and prints the report; 1 if a run is missing."""
+    text, unfinished = report.write(runs, jobs, workdir, planned)
+    print(f"\n{text}\nreport.md and its figures are in {workdir}")
+    names = {run.name for run in planned}
+    return int(any(one.name in names or not names for one in unfinished))
+
+
+def _slurm_parameters(texts: Sequence[str]) -> dict[str, Any]:
+    parameters: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise ValueError(f"slurm must be NAME=VALUE such as partition=gpu, got {text!r}")
+        if name in _OF_SEVERAL:
+            parameters.setdefault(name, []).append(value)
+        else:  # an account may be 00123
+            parameters[name] = int(value) if re.fullmatch("0|[1-9][0-9]*", value) else value
+    if not isinstance(time := parameters.get("time", 1), int):
+        raise ValueError(f"slurm: time is a number of minutes such as time=720, got {time!r}")
+    return parameters
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags and runs the suite; returns the exit code."""
+    options = make_flags()
+    work = lambda passed_on: run(options, passed_on)
+    return cli.run_with(work, options, argv, __doc__ or "", pass_on=True)

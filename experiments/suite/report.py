@@ -1,0 +1,243 @@
+"""What a suite has to show: figures, tables, and which runs are not finished."""
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments import figures, files, published_curves, results, run_reader
+from experiments.published_curves import PublishedCurve
+from experiments.run_reader import Curve
+from experiments.suite import ladder, launching
+from experiments.suite.planning import PlannedRun, done_steps
+
+# The published values, too, are means of so many evaluations.
+_EVALUATIONS = 10
+_PUBLISHED_UPDATES = 10  # per step, of all agents, SAC too
+
+_Grouped = dict[str, dict[str, list[Curve]]]
+
+
+class Unfinished(NamedTuple):
+    """A run that has not made all its steps."""
+
+    name: str
+    num_steps: int | None  # it should make, if that can be known
+    reason: str
+
+
+def write(
+    runs: pathlib.Path, jobs: pathlib.Path, output: pathlib.Path, planned: Sequence[PlannedRun]
+) -> tuple[str, list[Unfinished]]:
+    """Draws learning_curves.png, and action_costs.png of several costs, and writes report.md.
+
+    Args:
+        runs: folder with the directories of the runs.
+        jobs: folder with submitit's files of each run.
+        output: folder to write to.
+        planned: runs that there should be; others are found in the folders.
+
+    Returns:
+        The report, and the runs that are not done, planned ones or not.
+    """
+    unfinished = find_unfinished(runs, jobs, planned)
+    try:
+        parts = _results(run_reader.read_runs(_folders(runs), smooth=_EVALUATIONS), output)
+    except ValueError as error:  # nothing to draw yet
+        parts = [f"{error}"]
+    if unfinished:
+        wanted = lambda one: "" if one.num_steps is None else f", {one.num_steps} steps wanted"
+        lines = (f"- {one.name}{wanted(one)}: {one.reason}" for one in unfinished)
+        parts.append("\n".join(["Not finished:", "", *lines]))
+    text = "\n\n".join(parts) + "\n"
+    with files.replacing(output / "report.md", is_shared=True) as file:
+        file.write(text)
+    return text, unfinished
+
+
+def _results(curves: Sequence[Curve], output: pathlib.Path) -> list[str]:
+    """Draws the figures; returns the tables."""
+    published, grouped = _published(curves), results.group(curves)
+    ends = {
+        (env, label): min(curve.x[-1] for curve in seeds)
+        for env, by_label in grouped.items()
+        for label, seeds in by_label.items()
+    }
+    final = lambda curve: _at(curve, ends[curve.env, curve.label])
+    y = f"mean of the last {_EVALUATIONS} evaluations"
+    figures.draw_curves(curves, output / "learning_curves.png", x="step", y=y, published=published)
+    # A ladder compares at the same step; runs that have made none yet do not hold it up.
+    begun = [curve for curve in curves if ends[curve.env, curve.label] > 0]
+    first_ends = {
+        curve.env: min(end for (env, _), end in ends.items() if env == curve.env and end > 0)
+        for curve in begun
+    }
+    if ladders := ladder.ladders(begun, lambda curve: _at(curve, first_ends[curve.env])):
+        theirs = ladder.published(ladders, first_ends)
+        ladder.draw(ladders, theirs, output / "action_costs.png", steps=first_ends, y=y)
+    try:
+        iqm = {env: _interquartile_means(by_label, final) for env, by_label in grouped.items()}
+        over_tasks = _over_tasks(grouped)
+    except ValueError as error:  # no rliable
+        iqm, over_tasks = {}, [f"{error}"]
+    return [_table(grouped, iqm, ends), *over_tasks]
+
+
+def find_unfinished(
+    runs: pathlib.Path, jobs: pathlib.Path, planned: Sequence[PlannedRun]
+) -> list[Unfinished]:
+    """The runs that have not made all their steps, by name, and why."""
+    wanted = {run.name: run.num_steps for run in planned}
+    found = []
+    for name in sorted({*wanted, *(path.name for path in [*_folders(runs), *_folders(jobs)])}):
+        config = runs / name / "config.json"
+        error = launching.last_error(jobs / name)
+        is_known = name in wanted or config.is_file() or error
+        if not is_known and not launching.is_open(jobs / name):
+            continue  # no run, or one that was deleted
+        steps = wanted.get(name)
+        try:
+            if steps is None and config.is_file():
+                steps = files.read_count(config, "num_steps", "leave this run out")
+            if steps is not None and done_steps(runs / name) >= steps:
+                error = run_reader.what_is_missing(runs / name)
+                if not error:
+                    continue
+        except ValueError as problem:
+            error = f"{problem}"
+        if not error and not (runs / name).exists() and not (jobs / name).exists():
+            error = "not begun"
+        reason = error or f"no error written; stopped, killed or still running ({jobs / name})"
+        found.append(Unfinished(name, steps, reason))
+    return found
+
+
+def _folders(path: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(p for p in path.iterdir() if p.is_dir()) if path.is_dir() else []
+
+
+def _published(curves: Sequence[Curve]) -> dict[str, list[PublishedCurve]]:
+    """By task, where all runs of it have the action cost of what was published."""
+    costs: dict[str, set[float]] = {}
+    for curve in curves:
+        costs.setdefault(curve.env, set()).add(ladder.cost_of(curve))
+    return {
+        env: found
+        for env, (cost, *others) in ((env, sorted(each)) for env, each in costs.items())
+        if not others and (found := published_curves.curves(env, cost))
+    }
+
+
+def _at(curve: Curve, end: float) -> float:
+    """Mean of the last evaluations up to a step that all seeds have reached; NaN before any."""
+    return float(curve.y[curve.x <= end][-1]) if curve.x[0] <= end else float("nan")
+
+
+def _published_at(curve: Curve, step: float) -> tuple[float, float]:
+    """Mean and standard error that were published of the same method, task and action cost."""
+    name = curve.name.removeprefix("paper_").removeprefix("paper ")
+    for theirs in published_curves.curves(curve.env, ladder.cost_of(curve)):
+        updates = curve.settings.get("updates_per_step", _PUBLISHED_UPDATES)
+        if theirs.name == name and updates == _PUBLISHED_UPDATES:
+            return theirs.at(step)
+    return float("nan"), float("nan")
+
+
+def _table(
+    grouped: _Grouped,
+    iqm: dict[str, dict[str, str]],
+    ends: Mapping[tuple[str, str], float],
+) -> str:
+    """By task and method; the return of a seed is the mean of its last evaluations up to `ends`."""
+    lines = [
+        f"| task | method | seeds | steps | mean of the last {_EVALUATIONS} evaluations | "
+        "IQM over seeds | published |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for env, by_label in grouped.items():
+        for label, curves in by_label.items():
+            end = ends[env, label]
+            returns = np.array([_at(curve, end) for curve in curves])
+            mean = _plus_minus(returns.mean(), float(results.standard_error(returns)))
+            theirs = _plus_minus(*_published_at(curves[0], end))
+            lines.append(
+                f"| {env} | {label} | {len(curves)} | {end:.0f} | {mean} | "
+                f"{iqm.get(env, {}).get(label, '-')} | {theirs} |"
+            )
+    counts = [len(curve.x) for one in grouped.values() for each in one.values() for curve in each]
+    if min(counts) < _EVALUATIONS:
+        lines += [
+            "",
+            f"Of runs with fewer than {_EVALUATIONS} evaluations all count, the one before "
+            "training, too.",
+        ]
+    return "\n".join(lines)
+
+
+def _interquartile_means(
+    by_label: dict[str, list[Curve]], final: Callable[[Curve], float]
+) -> dict[str, str]:
+    """Of one task with 95 % intervals; nothing for methods with one seed, which have none."""
+    scores = {
+        label: np.array([[final(curve)] for curve in curves])
+        for label, curves in by_label.items()
+        if len(curves) > 1
+    }
+    scores = {label: values for label, values in scores.items() if np.isfinite(values).all()}
+    if not scores:
+        return {}
+    aggregates = results.aggregate(scores)
+    return {one.label: _interval(one, ".1f") for one in aggregates if one.statistic == "IQM"}
+
+
+def _over_tasks(grouped: _Grouped) -> list[str]:
+    """Interquartile mean and median over tasks, if there are several that all methods share.
+
+    Returns count at the steps that all seeds of these methods have made on a task; where some have
+    made none, the task waits for them.
+    """
+    if len(grouped) < 2:
+        return []
+    labels, shared = results.shared_tasks(grouped)
+    made = {
+        env: min(curve.x[-1] for label in labels for curve in grouped[env][label]) for env in shared
+    }
+    begin = lambda env: max(curve.x[0] for label in labels for curve in grouped[env][label])
+    ends = {env: end for env, end in made.items() if end > 0 and begin(env) <= end}
+    final = lambda curve: _at(curve, ends[curve.env])
+    kept = {env: {label: grouped[env][label] for label in labels} for env in ends}
+    scores = results.normalized_final_returns(kept, final) if kept else {}
+    if not scores or next(iter(scores.values())).shape[1] < 2:
+        return []
+    by_label: dict[str, dict[str, results.Aggregate]] = {}
+    for one in results.aggregate(scores):
+        by_label.setdefault(one.label, {})[one.statistic] = one
+    steps = ", ".join(f"{env} {end:.0f}" for env, end in ends.items())
+    others = [env for env in ends if not results.is_suite_task(env)]
+    scale = "as a part of the largest return"
+    if others:
+        scale += f" ({', '.join(others)}: from the worst, 0, to the best, 1, of these runs)"
+    lines = [
+        f"Over tasks, with 95 % stratified bootstrap intervals, {scale}, up "
+        f"to the steps that all runs of a task have reached ({steps}):",
+        "",
+        "| method | tasks | seeds | IQM | median |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for label, found in by_label.items():
+        iqm, median = found["IQM"], found["median"]
+        lines.append(
+            f"| {label} | {iqm.num_tasks} | {iqm.num_seeds} | {_interval(iqm, '.3f')} | "
+            f"{_interval(median, '.3f')} |"
+        )
+    return ["\n".join(lines)]
+
+
+def _interval(one: results.Aggregate, digits: str) -> str:
+    interval = f" [{one.low:{digits}}, {one.high:{digits}}]" if one.num_seeds > 1 else ""
+    return f"{one.value:{digits}}{interval}"
+
+
+def _plus_minus(mean: float, error: float) -> str:
+    return "-" if np.isnan(mean) else results.plus_minus(mean, error)

@@ -1,0 +1,1 @@
+"""Tabular experiments: `python -m experiments.tabular`."""

@@ -1,0 +1,112 @@
+"""One tabular run of one seed, with heat maps of what the agent believes of its policy.
+
+Axes: S states, A actions.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+import time
+from collections.abc import Sequence
+
+import jax
+
+from experiments import interrupts
+from experiments.provenance import describe_program
+from experiments.run_directory import RunDirectory
+from experiments.tabular import catalogue, figures, recorded_run
+from qusac_jax.tabular import agent, experiment
+from qusac_jax.tabular.environment import Environment
+
+
+def run(
+    environment: Environment,
+    config: experiment.Config,
+    drawn_at: Sequence[int],
+    workdir: pathlib.Path,
+    *,
+    seed: int,
+    length: int,
+) -> int | None:
+    """Runs an agent and writes metrics.csv, summary.json and inspect.png.
+
+    Args:
+        environment: on a grid.
+        config: of the run, which reports after each of the episodes that are drawn.
+        drawn_at: episodes after which the belief is drawn, ascending; the last ends the run.
+        workdir: where the files go.
+        seed: of the run.
+        length: L of DeepSea, 0 elsewhere.
+
+    Returns:
+        The number of the signal that stopped it, or None.
+    """
+    directory = RunDirectory(
+        workdir,
+        {
+            **catalogue.identity(environment, workdir),
+            "length": length or None,
+            "seeds": [seed],
+            "config": dataclasses.asdict(config),
+            "inspect_episodes": drawn_at,
+            **describe_program(),
+        },
+    )
+    with contextlib.closing(directory):
+        return _draw(directory, environment, config, drawn_at, seed=seed, length=length)
+
+
+def _draw(
+    directory: RunDirectory,
+    environment: Environment,
+    config: experiment.Config,
+    drawn_at: Sequence[int],
+    *,
+    seed: int,
+    length: int,
+) -> int | None:
+    """`run` in a directory that is there."""
+    progress = begun = experiment.begin(environment, [seed], config=config)
+    directory.accept(0)
+    snapshots, stopped_by, timestamps = [], None, []
+    bar = recorded_run.progress_bar(total=drawn_at[-1])
+    with interrupts.stop_signals() as stopped, bar:
+        for progress in experiment.advance(environment, begun, config=config):
+            done = progress.num_episodes
+            timestamps.append((done, time.perf_counter()))
+            bar.update(done - bar.n)
+            if done in drawn_at:
+                key = jax.random.fold_in(jax.random.key(seed), done)
+                snapshots.append(_snapshot(progress, key, config.agent))
+            stopped_by = stopped()
+            if stopped_by is not None:
+                break
+    method = config.agent.method
+    recorded_run.write_results(
+        directory,
+        environment,
+        progress,
+        config=config.agent,
+        length=length,
+        seeds=[seed],
+        timestamps=timestamps,
+    )
+    if stopped_by is not None:
+        print(
+            f"stopped after {progress.num_episodes} episodes, {len(snapshots)} snapshots are kept"
+        )
+    if snapshots:
+        title = f"{environment.name}, {method}"
+        path = directory.path / "inspect.png"
+        figures.draw_snapshots(environment, snapshots, path, title)
+        print(f"heat maps -> {path}")
+    return stopped_by
+
+
+def _snapshot(
+    progress: experiment.Progress, key: jax.Array, config: agent.Config
+) -> figures.Snapshot:
+    one = jax.tree.map(lambda leaf: leaf[0], progress.state)
+    evaluation = agent.evaluate(one.belief, one.policy, key, config=config)
+    arrays = jax.device_get((one.policy, one.visits, *evaluation[:3]))
+    return figures.Snapshot(progress.num_episodes, *arrays)

@@ -1,0 +1,46 @@
+"""What an online run takes over from an offline one."""
+
+import dataclasses
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.training import handover
+from qusac_jax import qusac
+from qusac_jax.qusac import presets, replay
+from qusac_jax.task import Task, Transition
+from tests.sizes import small
+
+TASK = Task(3, 1, termination=lambda _, __, following: following[..., 0] > 9.0)
+
+
+def test_agent_and_data_are_there_and_schedules_begin_anew(monkeypatch, tmp_path):
+    config = small(presets.get("sac"))
+
+    def two_seeds(config):
+        init = lambda key: qusac.init(key, config=config, task=TASK)
+        return jax.jit(jax.vmap(init))(jax.random.split(jax.random.key(0)))
+
+    x = jnp.arange(30.0).reshape(2, 5, 3)
+    data = Transition(x, x[..., :1], x[..., 0], x + 1, jnp.zeros((2, 5), bool))
+    offline = two_seeds(config)
+    offline = offline._replace(
+        replay=jax.vmap(replay.full)(data),
+        learner=offline.learner._replace(num_updates=jnp.array([7, 7], jnp.int32)),
+    )
+    monkeypatch.setattr(handover.files, "read_json", lambda *_: {})
+    monkeypatch.setattr(handover.config_file, "of_run", lambda *_, **__: config)
+    monkeypatch.setattr(handover, "Checkpointer", lambda *_, **__: None)
+    monkeypatch.setattr(handover.checkpoint_parts, "agents", lambda *_: offline)
+    alone = types.SimpleNamespace(count=1, share=lambda x: x)
+    online = two_seeds(dataclasses.replace(config, replay_capacity=8))
+    state = handover.take_over(tmp_path, online, TASK, [0, 1], None, alone)
+    np.testing.assert_array_equal(state.learner.num_updates, 0)
+    jax.tree.map(np.testing.assert_array_equal, state.actor, offline.actor)
+    new = jax.tree.map(lambda y: jnp.full((2, 1, *y.shape[2:]), -1).astype(y.dtype), data)
+    after = jax.jit(jax.vmap(qusac.observe))(state, new).replay
+    np.testing.assert_array_equal(after.size, 6)
+    np.testing.assert_array_equal(after.data.reward[:, :5], data.reward)
+    np.testing.assert_array_equal(after.data.reward[:, 5], -1)

@@ -1,0 +1,79 @@
+"""Ctrl-C and SIGTERM from a program's first line on: one line and the usual code."""
+
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from experiments import interrupts
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def start(program):
+    """The program, once it catches SIGTERM: before that, Python has just begun."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"experiments.{program}"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+        caught = int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16)
+        if caught >> (signal.SIGTERM - 1) & 1:
+            return process
+        time.sleep(0.005)
+    raise AssertionError(f"it never catches SIGTERM: {process.communicate()}")
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/status").is_file(), reason="needs /proc")
+@pytest.mark.parametrize(
+    ("program", "number", "delay"),
+    [
+        ("online", signal.SIGINT, 0.0),
+        ("online", signal.SIGTERM, 0.5),
+        ("offline", signal.SIGINT, 0.3),
+        ("collect", signal.SIGINT, 0.1),
+        ("tabular", signal.SIGINT, 0.2),
+        ("plot", signal.SIGTERM, 0.1),
+        ("benchmark", signal.SIGINT, 0.4),
+        ("studies.critic_noise", signal.SIGINT, 0.1),
+    ],
+)
+def test_signals_while_modules_are_imported(program, number, delay):
+    process = start(program)
+    time.sleep(delay)
+    process.send_signal(number)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    said = {signal.SIGINT: "interrupted\n", signal.SIGTERM: "terminated\n"}
+    assert (process.returncode, out, err) == (128 + number, "", said[number])
+
+
+def test_importing_the_package_leaves_the_handlers_alone():
+    code = "import signal, experiments.cli as _; print(signal.getsignal(signal.SIGTERM).name)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "SIG_DFL\n", done.stderr
+
+
+def test_the_first_signal_says_how_soon_it_stops_and_the_second_does_not_wait(capfd):
+    with interrupts.stop_signals(interrupts.saving(", after 8 updates")) as stopped:
+        assert stopped() is None
+        signal.raise_signal(signal.SIGINT)
+        assert stopped() == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert capfd.readouterr().err == (
+        "\nstopping and saving, after 8 updates; Ctrl-C again leaves without saving\n"
+    )

@@ -1,0 +1,225 @@
+"""Runs of several processes: the files of a run of one, and what happens when one is lost."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from experiments import offline, online
+from experiments.processes import Processes
+from tests.experiments.test_offline import ONLINE as CONTINUED
+from tests.experiments.test_offline import TINY as OFFLINE
+from tests.experiments.test_offline import dataset as dataset  # a fixture
+from tests.experiments.test_online import TINY as ONLINE
+
+ROOT = pathlib.Path(__file__).parents[2]
+SEEDS = ["--num_seeds=4"]
+ONLINE = [*ONLINE, *SEEDS, "--checkpoint_every=100", "--eval_every=50"]
+
+
+def start(program, flags, *, count=2, port=None):
+    """The processes of a run, each with two devices."""
+    if port is None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+    flags = [*flags, "--distributed", f"--coordinator=127.0.0.1:{port}", f"--num_processes={count}"]
+    xla = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", f"experiments.{program}", *flags, f"--process_id={i}"],
+            cwd=ROOT,
+            env={**os.environ, "XLA_FLAGS": xla},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "localhost:abc", "localhost:99999", ":1234"])
+def test_a_coordinator_has_a_host_and_a_port(tmp_path, capsys, address):
+    flags = [f"--coordinator={address}", "--num_processes=1", "--process_id=0"]
+    workdir = tmp_path / "run"
+    assert online.main(["online", "--distributed", *flags, f"--workdir={workdir}"]) == 2
+    assert "coordinator must be HOST:PORT, such as" in capsys.readouterr().err
+    assert not workdir.exists()
+
+
+def ended(processes):
+    """Exit codes, and what each printed to stdout and stderr."""
+    outputs = [process.communicate(timeout=300) for process in processes]
+    return [process.returncode for process in processes], outputs
+
+
+def check_same(path, other):
+    """Two runs have the same results, up to rounding."""
+    one, two = (
+        np.genfromtxt(run / "metrics.csv", delimiter=",", names=True) for run in (path, other)
+    )
+    assert one.dtype.names is not None
+    for column in one.dtype.names:
+        np.testing.assert_allclose(one[column], two[column], rtol=1e-3, atol=1e-4, err_msg=column)
+    summaries = [json.loads((run / "summary.json").read_text()) for run in (path, other)]
+    for name in ("seeds", "steps", "rewarded_steps", "termination_disagreements"):
+        assert summaries[0].get(name) == summaries[1].get(name)
+    assert summaries[0]["seeds"] == list(range(4))
+
+
+def wait_for(path, processes):
+    deadline = time.monotonic() + 240
+    while not path.exists():
+        assert time.monotonic() < deadline
+        assert all(process.poll() is None for process in processes), ended(processes)
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_alone(tmp_path):
+    # Statistics of D make networks this small amplify rounding until the runs are two.
+    raw = ["--config.dynamics.normalize_inputs=no", "--config.dynamics.normalize_targets=False"]
+    flags = [*ONLINE, *raw, "--num_steps=400"]
+    assert online.main(["online", *flags, f"--workdir={tmp_path}/alone"]) == 0
+    path = tmp_path / "run"
+    processes = start("online", [*flags, f"--workdir={path}"])
+    wait_for(path / "checkpoints" / "100" / "checksums.json", processes)
+    processes[1].kill()
+    codes, outputs = ended(processes)
+    assert codes == [2, -signal.SIGKILL], outputs
+    assert "another process of this run has ended" in outputs[0][1]
+    assert online.main(["online", *flags, f"--workdir={path}"]) == 0
+    check_same(tmp_path / "alone", path)
+
+
+@pytest.mark.slow
+def test_without_the_first_process_the_others_end_and_the_run_can_be_continued(tmp_path):
+    path = tmp_path / "run"
+    flags = [*ONLINE, "--preset=sac", "--num_steps=400", f"--workdir={path}"]
+    processes = start("online", flags)
+    wait_for(path / "checkpoints" / "100" / "checksums.json", processes)
+    processes[0].kill()
+    codes, _ = ended(processes)
+    assert codes[0] == -signal.SIGKILL
+    assert codes[1] != 0  # JAX ends it: the first process is where all of them meet
+    assert online.main(["online", *flags]) == 0
+    assert json.loads((path / "summary.json").read_text())["steps"] == 400
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_together(tmp_path):
+    flags = [flag for flag in ONLINE if not flag.startswith("--termination")]
+    flags += ["--env=functional:tests.pendulum:Pendulum", "--preset=sac", "--num_steps=300"]
+    path = tmp_path / "run"
+    assert online.main(["online", *flags, "--num_steps=50", f"--workdir={path}"]) == 0
+    processes = start("online", [*flags, f"--workdir={path}"])
+    wait_for(path / "checkpoints" / "100", processes)
+    processes[1].send_signal(signal.SIGTERM)
+    codes, outputs = ended(processes)
+    assert codes == [143, 143], outputs
+    assert "stopped at step 200" in outputs[0][0]
+    assert "step" not in outputs[1][0]
+    codes, outputs = ended(start("online", [*flags, f"--workdir={path}"]))
+    assert codes == [0, 0], outputs
+    assert online.main(["online", *flags, f"--workdir={tmp_path}/alone"]) == 0
+    check_same(tmp_path / "alone", path)
+
+
+@pytest.mark.slow
+def test_environments_of_the_host_go_on_together(tmp_path):
+    # Without a simulator: parts of their state are empty, and so in no file.
+    flags = [flag for flag in ONLINE if not flag.startswith(("--env=", "--termination"))]
+    flags += ["--env=gym:Pendulum-v1", "--preset=sac", "--num_steps=200"]
+    path = tmp_path / "run"
+    for num_steps in (100, 200):
+        both = start("online", [*flags, f"--num_steps={num_steps}", f"--workdir={path}"])
+        codes, outputs = ended(both)
+        assert codes == [0, 0], outputs
+    assert online.main(["online", *flags, f"--workdir={tmp_path}/alone"]) == 0
+    check_same(tmp_path / "alone", path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("dataset")
+def test_offline_runs_and_what_follows_online(tmp_path):
+    flags = [*OFFLINE[1:], *SEEDS]
+    codes, outputs = ended(start("offline", [*flags, f"--workdir={tmp_path}/two"]))
+    assert codes == [0, 0], outputs
+    assert offline.main(["offline", *flags, f"--workdir={tmp_path}/alone"]) == 0
+    check_same(tmp_path / "alone", tmp_path / "two")
+    # ... and go on online, on other processes than those that wrote the checkpoint
+    flags = [*CONTINUED[1:], *SEEDS, f"--init_from={tmp_path}/alone"]
+    codes, outputs = ended(start("online", [*flags, f"--workdir={tmp_path}/online"]))
+    assert codes == [0, 0], outputs
+    flags[-1] = f"--init_from={tmp_path}/two"
+    assert online.main(["online", *flags, f"--workdir={tmp_path}/online_alone"]) == 0
+    check_same(tmp_path / "online_alone", tmp_path / "online")
+
+
+@pytest.mark.slow
+def test_an_error_of_one_ends_all(tmp_path):
+    (tmp_path / "file").touch()
+    codes, outputs = ended(start("online", [*ONLINE, f"--workdir={tmp_path}/file"]))
+    assert codes == [2, 2], outputs
+    assert "is a file; choose a directory" in outputs[0][1]
+    assert "process 0 ended: workdir" in outputs[1][1]
+
+
+LATE = """
+import sys, types
+from experiments import processes
+options = types.SimpleNamespace(
+    distributed=True, coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2])
+)
+processes.connect(options)
+everyone = processes.Processes()
+with everyone.together():
+    everyone.gather(0)
+    if everyone.is_first:
+        raise ValueError("no space left")
+"""
+
+
+@pytest.mark.slow
+def test_an_error_after_the_last_meeting_ends_all():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    arguments = [[sys.executable, "-c", LATE, address, str(i)] for i in range(2)]
+    both = [
+        subprocess.Popen(each, cwd=ROOT, stderr=subprocess.PIPE, text=True) for each in arguments
+    ]
+    errors = [each.communicate(timeout=120)[1] for each in both]
+    assert "ValueError: no space left" in errors[0]
+    assert "process 0 ended: no space left" in errors[1]
+
+
+def test_shares():
+    both = [Processes(), Processes()]
+    for index, process in enumerate(both):
+        process.count, process.index = 2, index
+    assert [process.share(range(6)) for process in both] == [range(3), range(3, 6)]
+    with pytest.raises(ValueError, match="multiple of the 2 processes, got 3; use 2, 4, 6"):
+        both[0].share(range(3))
+    counts = [len(both[0].devices(seeds, range(4))) for seeds in (1, 2, 3, 5, 6, 8)]
+    assert counts == [1, 2, 3, 1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--distributed"], "did not find each other"),
+        (["--num_processes=2"], "add --distributed"),
+        (["--distributed", "--init_from=x"], "did not find each other"),
+    ],
+)
+def test_mistakes_are_refused(flags, message, capsys):
+    assert online.main(["online", *ONLINE, *flags]) == 2
+    assert message in capsys.readouterr().err

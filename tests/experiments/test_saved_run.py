@@ -1,0 +1,344 @@
+"""A finished run looked at again: returns, final returns, events, pictures."""
+
+import json
+import shutil
+import struct
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+import qusac_jax
+from experiments import evaluate, files, online, run_reader
+from experiments.inspect import command, fans, state_maps
+from experiments.saved_run import SavedRun
+from qusac_jax import environments
+from qusac_jax.qusac import model
+from tests.experiments.test_online import ENV, TINY
+
+STEPS = [40, 60, 80]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of two seeds with three checkpoints."""
+    workdir = tmp_path_factory.mktemp("runs") / "finished"
+    more = ["--checkpoint_every=20", "--keep_checkpoints=3", "--action_cost=0.1"]
+    assert online.main(["online", *TINY, *more, f"--workdir={workdir}"]) == 0
+    return workdir
+
+
+def returns_by_hand(policy, seed):
+    """Of one episode with the mean action, with and without the cost of 0.1 a²."""
+    env = environments.make(ENV, seed=seed)
+    observation, total, cost, is_over = env.reset()[0], 0.0, 0.0, False
+    while not is_over:
+        action = np.asarray(policy(observation))
+        observation, reward, terminated, truncated, _ = env.step(action)
+        total, cost = total + reward, cost + 0.1 * float(np.sum(action**2))
+        is_over = terminated or truncated
+    return total - cost, total
+
+
+def test_evaluate_gives_the_returns_of_its_episodes(finished, tmp_path, capsys):
+    arguments = ["--episodes=3", "--seed=5", f"--output={tmp_path}"]
+    assert evaluate.main(["evaluate", str(finished), *arguments]) == 0
+    out = capsys.readouterr().out
+    written = json.loads((tmp_path / "step_80.json").read_text())
+    for i in range(2):
+        policy = qusac_jax.load_policy(finished, seed_index=i)
+        expected = np.transpose([returns_by_hand(policy, 5 + e) for e in range(3)])
+        np.testing.assert_allclose(written["returns"][i], expected[0], atol=1e-4)
+        np.testing.assert_allclose(written["task_returns"][i], expected[1], atol=1e-4)
+        # 4.3027 is the 97.5 % quantile of Student's t with two degrees of freedom.
+        half = 4.3027 * np.std(expected[0], ddof=1) / np.sqrt(3)
+        np.testing.assert_allclose(written["mean_return_half_interval"][i], half, rtol=1e-3)
+        assert f"| {i} | {expected[0].mean():.1f} ± {half:.1f} |" in out
+    assert "| mean of seeds |" in out
+
+
+def test_evaluate_draws_actions(finished, tmp_path, capsys):
+    saved = SavedRun(finished)
+    step, actor = saved.actor()
+    mean = evaluate.score(saved, step, actor, [0, 1], 40, 0)
+    drawn = evaluate.score(saved, step, actor, [0, 1], 40, 0, is_sampled=True)
+    # The cost of a drawn action has its variance more, of which a policy that has hardly learned
+    # has much.
+    cost = lambda scores: (scores.task_returns - scores.returns).mean(1)
+    assert (cost(drawn) > cost(mean) + 0.01).all()
+    arguments = ["--episodes=40", "--sampled", f"--output={tmp_path}"]
+    assert evaluate.main(["evaluate", str(finished), *arguments]) == 0
+    assert "40 episodes per seed with sampled actions, mean" in capsys.readouterr().out
+    written = json.loads((tmp_path / "step_80_sampled.json").read_text())
+    assert written["is_sampled"]
+    np.testing.assert_array_equal(written["returns"], drawn.returns)  # the same keys
+
+
+def test_more_episodes_than_copies_begin_with_the_same_ones(finished, monkeypatch):
+    saved = SavedRun(finished)
+    step, actor = saved.actor()
+    few = evaluate.score(saved, step, actor, [0, 1], 2, 0)
+    monkeypatch.setattr(evaluate, "_MOST_COPIES", 2)
+    many = evaluate.score(saved, step, actor, [0, 1], 3, 0)
+    assert many.returns.shape == (2, 3)
+    np.testing.assert_array_equal(many.returns[:, :2], few.returns)
+    # As many at once, or rounding differs.
+    next_two = evaluate.score(saved, step, actor, [0, 1], 2, 2)
+    np.testing.assert_array_equal(many.returns[:, 2:], next_two.returns[:, :1])
+
+
+def test_policies_of_checkpoints(finished, tmp_path):
+    saved = SavedRun(finished)
+    assert saved.checkpoints() == STEPS
+    step, final = saved.actor()
+    assert step == 80
+    run = shutil.copytree(finished, tmp_path / "run")
+    shutil.rmtree(run / "policy")
+    restored = SavedRun(run).actor()[1]
+    jax.tree.map(np.testing.assert_array_equal, restored, final)
+    differs = jax.tree.map(lambda x, y: (x != y).any(), saved.actor(40)[1], final)
+    assert any(jax.tree.leaves(differs))
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(ValueError, match="neither a checkpoint nor a policy"):
+        SavedRun(run).actor()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (None, "has no config.json"),
+        ("{", "cannot be read"),
+        ('{"env": "deep_sea", "num_episodes": 3}', "is a tabular one"),
+        ('{"env": "pendulum", "preset": "sac"}', "has no method, seed, num_seeds, config"),
+        (
+            '{"env": "pendulum", "preset": "sac", "method": "ensemble_mean", "seed": 0, '
+            '"num_seeds": 1, "config": {}}',
+            "is of another version",
+        ),
+        (
+            '{"env": "pendulum", "preset": "sac", "method": "ensemble_mean", "seed": "a", '
+            '"num_seeds": 1, "config": {}}',
+            "seed in config.json is 'a', which is no seed",
+        ),
+        (
+            '{"env": ["pendulum"], "preset": "sac", "method": "ensemble_mean", "seed": 0, '
+            '"num_seeds": 1, "config": {}}',
+            "env in config.json is ['pendulum'], which is no env",
+        ),
+        (
+            '{"env": "pendulum", "preset": "sac", "method": "ensemble_mean", "seed": 0, '
+            '"num_seeds": 1, "config": {}, "dataset": "a"}',
+            "dataset in config.json is 'a', which is no dataset",
+        ),
+        (
+            '{"env": "pendulum", "preset": "sac", "method": "ensemble_mean", "seed": 0, '
+            '"num_seeds": 1, "config": {"dynamics": {"normalize_inputs": true}}}',
+            "is of another version (normalize_inputs True is unknown",
+        ),
+    ],
+)
+def test_what_is_no_run_is_refused(tmp_path, capsys, config, message):
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    for program in (evaluate, command):
+        assert program.main(["program", str(tmp_path)]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_what_a_run_does_not_have_is_refused(finished, tmp_path, capsys):
+    output = f"--output={tmp_path}"
+    for program, argument, message in (
+        (evaluate, "--step=30", "step must be one of [40, 60, 80]"),
+        (evaluate, "--seed_index=2", "seed_index must lie in [0, 2)"),
+        (command, "--steps=20,30", "steps must be some of [40, 60, 80]"),
+        (command, "--seed_index=-1", "seed_index must lie in [0, 2)"),
+    ):
+        assert program.main(["program", str(finished), argument, output]) == 2
+        assert message in capsys.readouterr().err
+    assert evaluate.main(["program", str(finished), str(finished)]) == 2
+    assert "run must be one workdir, got 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", [{"env": "gym:MountainCarContinuous-v0"}, {"num_seeds": 3}])
+def test_a_policy_of_other_sizes_than_the_run_s_is_told(finished, tmp_path, capsys, change):
+    run = shutil.copytree(finished, tmp_path / "run")
+    about = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(about | change))
+    assert evaluate.main(["evaluate", str(run), "--episodes=1"]) == 2
+    assert "its policy is of other sizes or seeds than config.json" in capsys.readouterr().err
+
+
+def test_a_damaged_checkpoint_is_told(finished, tmp_path, capsys):
+    run = shutil.copytree(finished, tmp_path / "run")
+    largest = max((run / "checkpoints" / "40").rglob("*"), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+    assert evaluate.main(["evaluate", str(run), "--step=40"]) == 2
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_there_is_one_final_return(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    columns = files.read_columns(
+        finished / "metrics.csv", ("step", "eval_return", "eval_task_return")
+    )
+    last = columns["step"] == 80
+    assert summary["final_returns"] == columns["eval_return"][last].tolist()
+    assert summary["final_task_returns"] == columns["eval_task_return"][last].tolist()
+    for axes in ({}, {"y": "train_return"}, {"x": "rewarded_steps", "smooth": 2}):
+        curves = run_reader.read_runs([finished], **axes)
+        assert [curve.final_return for curve in curves] == summary["final_returns"]
+        assert [curve.final_step for curve in curves] == [80, 80]
+
+
+def read_events(folder):
+    events = []
+    for path in folder.glob("events*"):
+        content = path.read_bytes()
+        while content:  # a record is its length, a checksum of it, the data, and one of these
+            (length,) = struct.unpack("<Q", content[:8])
+            events.append(Event.FromString(content[12 : 12 + length]))
+            content = content[16 + length :]
+    return events
+
+
+def test_events_have_sections_and_a_writer_for_each_seed(finished):
+    columns = files.read_columns(finished / "metrics.csv", ("seed", "eval_return", "critic_loss"))
+    for seed in (0, 1):
+        events = read_events(finished / "tensorboard" / f"seed_{seed}")
+        scalars, plugins = {}, set()
+        for event in events:
+            for value in event.summary.value:
+                plugins.add(value.metadata.plugin_data.plugin_name)
+                if value.WhichOneof("value") == "simple_value":
+                    scalars.setdefault(value.tag, []).append(value.simple_value)
+        for tag, column in (("eval/return", "eval_return"), ("loss/critic", "critic_loss")):
+            expected = columns[column][columns["seed"] == seed]
+            expected = expected[np.isfinite(expected)]
+            np.testing.assert_allclose(scalars[tag], expected, rtol=1e-6)
+        assert {"uncertainty/mean_sqrt_u", "value/mean_q", "model/holdout_mse_1"} <= set(scalars)
+        assert not [tag for tag in scalars if tag.startswith("other/")]
+        assert ("timing/steps_per_second" in scalars) == (seed == 0)
+        assert "hparams" in plugins
+
+
+@pytest.mark.slow
+def test_inspect_draws_both_pictures(finished, tmp_path):
+    assert command.main(["inspect", str(finished), "--cells=8", f"--output={tmp_path}"]) == 0
+    for name in ("maps.png", "rollouts.png"):
+        assert (tmp_path / name).stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_inspect_leaves_out_what_a_run_has_removed_meanwhile(
+    finished, tmp_path, monkeypatch, capsys
+):
+    there = SavedRun(finished).checkpoints()
+    assert len(there) > 1
+    copy = tmp_path / "run"
+    shutil.copytree(finished, copy)
+    read = SavedRun.agent
+
+    def agent(self, step):
+        shutil.rmtree(copy / "checkpoints" / str(there[0]), ignore_errors=True)
+        return read(self, step)
+
+    monkeypatch.setattr(SavedRun, "agent", agent)
+    command = ["inspect", str(copy), "--cells=8", f"--output={tmp_path}"]
+    assert command.main(command) == 0
+    assert f"checkpoint {there[0]} was removed by the run" in capsys.readouterr().err
+    assert (tmp_path / "maps.png").stat().st_size > 10_000
+
+
+def test_scoring_a_policy_asks_no_termination(finished, tmp_path):
+    run = shutil.copytree(finished, tmp_path / "run")
+    config = json.loads((run / "config.json").read_text()) | {"termination": "no_module:function"}
+    (run / "config.json").write_text(json.dumps(config))
+    saved = SavedRun(run)
+    for step in (40, 80):
+        assert saved.actor(step)[0] == step
+    with pytest.raises(ValueError, match="no_module"):
+        saved.agent(80)
+
+
+def test_an_agent_is_its_state_without_what_models_generated(finished):
+    saved = SavedRun(finished)
+    state, agent = saved.state(80), saved.agent(80)
+    assert agent.model_data is agent.member_data is agent.key is None
+    wanted = state._replace(model_data=None, member_data=None, key=None)
+    chex.assert_trees_all_equal(agent, wanted)
+    step, actor = saved.actor(40)
+    assert step == 40
+    chex.assert_trees_all_equal(actor, jax.tree.map(np.asarray, saved.state(40).actor))
+
+
+def test_planes_of_observations():
+    rng = np.random.default_rng(0)
+    angle, velocity = rng.uniform(-3, 3, 50), rng.normal(0, 4, 50)
+    pendulum = np.stack([np.cos(angle), np.sin(angle), velocity], 1)
+    plane = state_maps.plane_of(pendulum)
+    assert plane.names == ("angle", "velocity")
+    np.testing.assert_allclose(plane.project(pendulum), np.stack([angle, velocity], 1), atol=1e-9)
+    np.testing.assert_allclose(plane.observe(plane.project(pendulum)), pendulum, atol=1e-9)
+    hanging = np.array([[-1, 0, 0], [-1, 1e-8, 0.1], [-1, -1e-8, -0.1]], np.float32)
+    assert (np.abs(plane.project(hanging)[:, 0]) <= plane.high[0]).all()
+    other = rng.normal(size=(51, 3))
+    plane = state_maps.plane_of(other)
+    np.testing.assert_array_equal(plane.project(other), other[:, :2])
+    assert set(plane.observe(other[:, :2])[:, 2]) == {np.median(other[:, 2])}
+    assert (plane.low < other[:, :2].min(0)).all()
+    assert (plane.high > other[:, :2].max(0)).all()
+    assert state_maps.plane_of(other[:, :1]).observe(np.ones((2, 2))).shape == (2, 1)
+    assert state_maps.plane_of(np.zeros((5, 4))) is None
+
+
+def test_maps_are_the_values_at_the_cells(finished):
+    saved = SavedRun(finished)
+    state = jax.tree.map(lambda x: x[1], saved.state(40))
+    data = state_maps.data_of(state)
+    assert len(data) == 40
+    plane = state_maps.plane_of(data)
+    both = {"config": saved.config, "task": saved.task}
+    maps = state_maps.maps_of(state, plane, **both, num_cells=4)
+    assert maps.visits.sum() == 40
+    # The cell in the second row from below and the last column, as `imshow` draws it.
+    size = (plane.high - plane.low) / 4
+    point = plane.low + size * [3.5, 1.5]
+    inside = np.all(np.abs(data[:, :2] - point) < size / 2, axis=1)
+    assert maps.visits[1, 3] == inside.sum()
+    q, std = qusac_jax.qusac.diagnostics.values_at(
+        state, jnp.asarray(plane.observe(point[None]), jnp.float32), **both
+    )
+    np.testing.assert_allclose([maps.q[1, 3], maps.std[1, 3]], [q[0], std[0]], rtol=1e-4)
+
+
+def test_fans_follow_each_member(finished):
+    saved = SavedRun(finished)
+    state = jax.tree.map(lambda x: x[0], saved.state(80))
+    both = {"config": saved.config, "task": saved.task}
+    rng = np.random.default_rng(0)
+    trajectory = fans.Trajectory(
+        rng.normal(size=(6, 3)).astype(np.float32),
+        rng.uniform(-1, 1, (5, 1)).astype(np.float32),
+        np.zeros(5),
+    )
+    fan = fans.roll_out(state.dynamics, trajectory, 3, **both)
+    assert fan.observation.shape == (2, 4, 2, 3)
+    assert fan.reward.shape == (2, 3, 2)
+    for member in range(2):
+        observation = trajectory.observation[3]
+        for step in range(2):  # of the second rollout, whose third is after the end
+            np.testing.assert_allclose(fan.observation[1, step, member], observation, rtol=1e-4)
+            mean, _ = model.predict(
+                state.dynamics, observation[None], trajectory.action[None, 3 + step], **both
+            )
+            observation = mean[member, 0, :-1]
+            np.testing.assert_allclose(fan.reward[1, step, member], mean[member, 0, -1], rtol=1e-4)
+        np.testing.assert_allclose(fan.observation[1, 2, member], observation, rtol=1e-4)
+    assert np.isnan(fan.observation[1, 3]).all()
+    assert np.isnan(fan.reward[1, 2]).all()
+    assert np.isfinite(fan.observation[0]).all()

@@ -1,0 +1,23 @@
+"""The pace of a run, and what it says of the time that is left."""
+
+import pytest
+
+from experiments.training import speed
+from experiments.training.trace import Trace
+
+
+def test_time_left_is_known_once_all_steps_of_an_interval_were_learning_ones(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(speed.time, "perf_counter", lambda: now)
+    of_run = speed.Speed(Trace(None))
+    now = 10.0
+    assert of_run.pace(100) == 10.0
+    assert of_run.seconds_left(100, 1_000) is None  # of the warm-up, which is fast
+    of_run.restart(100)
+    with of_run.learning_step():
+        now = 20.0
+    assert of_run.seconds_left(150, 1_000) is None
+    of_run.restart(150)
+    with of_run.learning_step():
+        now = 70.0
+    assert of_run.seconds_left(200, 1_000) == pytest.approx(800.0)
