@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments import config_file, files, seeds
-from experiments.collect.collect_run import load_arrays
+from experiments import config_file, files, kept_policies, seeds
 from experiments.training import checkpoint_parts, program
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.checkpoint import Checkpointer
@@ -133,7 +132,11 @@ class SavedRun:
         Raises:
             ValueError: if there is none, or it is damaged.
         """
-        final, checkpoints, kept = self._final_step(), self.checkpoints(), self._kept_policies()
+        final, checkpoints, kept = (
+            self._final_step(),
+            self.checkpoints(),
+            kept_policies.steps(self.path),
+        )
         there = sorted({*checkpoints, *kept} | ({final} if final is not None else set()))
         if not there:
             raise ValueError(
@@ -149,7 +152,7 @@ class SavedRun:
             self._check_sizes(actor, one)
             return step, actor
         if step in kept:
-            actor = load_arrays(self.path / "policies" / f"{step}.npz", one)
+            actor = kept_policies.load(self.path, step, one)
             return step, jax.tree.map(lambda x: x[None], actor)
         if step in checkpoints:
             actor = checkpoint_parts.actors(
@@ -171,10 +174,6 @@ class SavedRun:
     def _final_step(self) -> int | None:
         path = self.path / "policy" / "policy.json"
         return files.read_count(path, "step", _REMEDY) if path.is_file() else None
-
-    def _kept_policies(self) -> list[int]:
-        there = (self.path / "policies").glob("*.npz")
-        return [int(path.stem) for path in there if path.stem.isdecimal()]
 
 
 def _check_kinds(path: pathlib.Path, about: dict[str, Any]) -> None:

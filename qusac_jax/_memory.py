@@ -15,7 +15,7 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def available(device: Any = None) -> int | None:
-    """Bytes that JAX may use on a device, used ones included; of a CPU, those that are free.
+    """Bytes that JAX can still take on a device; of a CPU, those that are free.
 
     None if the device does not tell.
 
@@ -24,7 +24,9 @@ def available(device: Any = None) -> int | None:
     """
     device = jax.devices()[0] if device is None else device
     if device.platform != "cpu":
-        return (device.memory_stats() or {}).get("bytes_limit")
+        stats = device.memory_stats() or {}
+        limit = stats.get("bytes_limit")
+        return None if limit is None else limit - stats.get("bytes_in_use", 0)
     return host_available()
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import cli, files, run_command
-from experiments.calibration import comparison, figure
+from experiments import calibration_figure, cli, files, run_command
+from experiments.calibration import comparison
 from experiments.calibration.comparison import Returns
 from qusac_jax.qusac.uncertainty import METHODS
 
@@ -56,8 +56,10 @@ def run(options: Any, paths: Sequence[str]) -> None:
     rows = statistics(returns, is_of_values=is_of_values)
     header = ("what", *(f"seed {seed}" for seed in saved.seeds))
     files.write_csv(numbers, header, ((name, *values) for name, values in rows.items()))
-    predictions = figure.Predictions(returns.value, returns.std, returns.real)
-    figure.draw(predictions, saved.seeds, picture, _spreads(returns), is_of_values=is_of_values)
+    predictions = calibration_figure.Predictions(returns.value, returns.std, returns.real)
+    calibration_figure.draw(
+        predictions, saved.seeds, picture, _spreads(returns), is_of_values=is_of_values
+    )
     left = saved.config.discount**returns.length
     print(f"{saved.spec.name}, step {step}: returns of {returns.length} steps")
     if left > 2 * comparison.TAIL:
@@ -133,11 +135,11 @@ def _noise(returns: Returns) -> np.ndarray:
     return np.mean(np.square(returns.member_error), axis=1)
 
 
-def _spreads(returns: Returns) -> figure.Spreads | None:
+def _spreads(returns: Returns) -> calibration_figure.Spreads | None:
     """What is drawn of the members; None without critics and models of each."""
     if not returns.member_value.shape[1] == returns.member.shape[1] > 1:
         return None
-    return figure.Spreads(
+    return calibration_figure.Spreads(
         returns.std,
         _spread(returns),
         returns.member - returns.member.mean(1, keepdims=True),

@@ -11,8 +11,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from experiments import files, seeds
-from experiments.calibration import figure
+from experiments import calibration_figure, files, seeds
 from experiments.evaluation import Evaluation
 from experiments.run_reader import Curve
 from experiments.training.run import Run
@@ -191,8 +190,8 @@ class OfflineRun(Run):
         )
         if not self._processes.is_first:
             return
-        figure.draw(
-            figure.Predictions(*values),
+        calibration_figure.draw(
+            calibration_figure.Predictions(*values),
             all_seeds.tolist(),
             self._directory.path / "calibration.png",
             is_of_values=METHODS[self._config.method].is_of_values,

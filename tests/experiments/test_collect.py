@@ -9,8 +9,8 @@ import signal
 import numpy as np
 import pytest
 
+from experiments import kept_policies
 from experiments.collect import command, maker, recording
-from experiments.collect.collect_run import load_arrays, save_arrays
 from qusac_jax import datasets, environments
 from qusac_jax.qusac import Transition
 from tests.short_env import LIMIT, MAX_STEPS
@@ -397,11 +397,12 @@ def test_the_medium_policy_is_the_first_to_pass_once_something_is_learned():
 
 def test_arrays_come_back_or_are_refused(tmp_path: pathlib.Path):
     tree = {"params": {"kernel": np.eye(3, dtype=np.float32), "bias": np.arange(3)}}
-    save_arrays(tmp_path / "a.npz", tree)
-    again = load_arrays(tmp_path / "a.npz", tree)
+    kept_policies.save(tmp_path, 7, tree)
+    assert kept_policies.steps(tmp_path) == [7]
+    again = kept_policies.load(tmp_path, 7, tree)
     np.testing.assert_array_equal(again["params"]["kernel"], np.eye(3))
-    assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
+    assert [p.name for p in tmp_path.rglob("*.*")] == ["7.npz"]
     with pytest.raises(ValueError, match="shapes"):
-        load_arrays(tmp_path / "a.npz", {"params": {"kernel": np.eye(2), "bias": np.arange(3)}})
-    with pytest.raises(ValueError, match=r"a.npz cannot be read"):
-        load_arrays(tmp_path / "a.npz", {"other": np.eye(2)})
+        kept_policies.load(tmp_path, 7, {"params": {"kernel": np.eye(2), "bias": np.arange(3)}})
+    with pytest.raises(ValueError, match=r"7.npz cannot be read"):
+        kept_policies.load(tmp_path, 7, {"other": np.eye(2)})

@@ -189,8 +189,13 @@ def test_samples_and_beliefs_that_are_too_large_are_refused():
 
 
 def test_available_memory_is_that_of_the_device_or_the_host(tmp_path, monkeypatch):
-    gpu = types.SimpleNamespace(platform="gpu", memory_stats=lambda: {"bytes_limit": 5})
+    stats = {"bytes_limit": 5}
+    gpu = types.SimpleNamespace(platform="gpu", memory_stats=lambda: stats)
     assert _memory.available(gpu) == 5
+    stats["bytes_in_use"] = 2
+    assert _memory.available(gpu) == 3
+    gpu.memory_stats = lambda: None
+    assert _memory.available(gpu) is None
     assert _memory.available(CPU[0]) == 16 * 10**9
     monkeypatch.undo()
     limit = tmp_path / "memory.max"
