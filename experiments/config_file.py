@@ -44,7 +44,10 @@ def of_run(path: pathlib.Path, *, argument: str, remedy: str) -> Config:
     Raises:
         ValueError: if they cannot be read, or are those of another version.
     """
-    content = read_json(path / "config.json", remedy).get("config", {})
+    try:
+        content = read_json(path / "config.json", remedy).get("config", {})
+    except ValueError as error:
+        raise ValueError(f"{argument}: {error}") from error
     if isinstance(content, dict) and "agent" in content:
         raise ValueError(f"{argument}: {path} is a run of experiments.tabular; {remedy}")
     default = Config()

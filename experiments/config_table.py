@@ -7,10 +7,12 @@ page with it.
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments import config_flags, files
+from absl import flags
+
+from experiments import cli, config_flags, files
 from qusac_jax.qusac import presets
 from qusac_jax.qusac.config import Config
 
@@ -112,12 +114,16 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def main() -> int:
+def run() -> None:
     """Writes the page."""
     with files.replacing(PAGE) as file:
         file.write(page())
     print(PAGE)
-    return 0
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+    """Parses flags and writes the page; returns the exit code."""
+    return cli.run_with(run, flags.FlagValues(), argv, __doc__ or "")
 
 
 if __name__ == "__main__":

@@ -225,8 +225,9 @@ def _draw_panel(
 def _draw_published(panel: Axes, curves: Sequence[PublishedCurve], end: float) -> None:
     for curve in curves:
         kept = curve.x <= end
-        color = style.color(curve.name)
-        panel.plot(curve.x[kept], curve.mean[kept], ":", color=color, lw=1.1, marker=".", ms=3.5)
+        x, color = curve.x[kept], style.color(curve.name)
+        panel.plot(x, curve.mean[kept], ":", color=color, lw=1.1, marker=".", ms=3.5)
+        panel.fill_between(x, curve.least[kept], curve.most[kept], color=color, alpha=0.06, lw=0)
 
 
 @matplotlib.rc_context({**style.RC, "axes.grid.axis": "x"})

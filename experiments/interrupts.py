@@ -15,7 +15,7 @@ from types import FrameType
 def leave_at_once() -> None:
     """From now on both signals end the process, with one line on stderr and code 128 + number."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` and `&` set it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as scripts set it for `&`
             signal.signal(number, _leave)
 
 

@@ -79,6 +79,7 @@ def run(options: Any) -> int | None:
     _check_used(options)
     config = run_flags.read_config(options, is_offline=True)
     _check_multiples(options, config)
+    cli.select_device(options.device)  # before an environment on the device makes arrays
     dynamics = options.dynamics
     is_taken = run_directory.has_checkpoint(options.workdir)
     if dynamics and not is_taken and not (pathlib.Path(dynamics) / "dynamics").is_dir():

@@ -67,6 +67,7 @@ def run(options: Any) -> int | None:
     action_cost = options.action_cost
     if source is not None:
         action_cost = handover.action_cost(source, options.env, action_cost, options.workdir)
+    cli.select_device(options.device)  # before an environment on the device makes arrays
     spec = environments.spec(options.env, action_cost)
     if options.num_steps < config.warmup_steps:
         files.warn(

@@ -13,18 +13,30 @@ _FILE = pathlib.Path(__file__).parent / "published" / "dmc_online.csv"
 _NAMES = {"qusac": "ensemble_mean"}  # of their agents, where ours is called otherwise
 
 
+class PublishedPoint(NamedTuple):
+    """Returns over the seeds of one agent on one task, at one step."""
+
+    mean: float
+    standard_error: float
+    least: float
+    most: float
+
+
 class PublishedCurve(NamedTuple):
-    """Mean return over seeds of one agent on one task."""
+    """Returns over the seeds of one agent on one task."""
 
     name: str  # of the method or preset here
     x: np.ndarray  # [T] environment steps
-    mean: np.ndarray  # [T]
+    mean: np.ndarray  # [T] over seeds, and so the others
     standard_error: np.ndarray  # [T]
+    least: np.ndarray  # [T]
+    most: np.ndarray  # [T]
 
-    def at(self, step: float) -> tuple[float, float]:
-        """Mean and standard error at a step, interpolated; NaN outside of what was published."""
+    def at(self, step: float) -> PublishedPoint:
+        """At a step, interpolated; NaN outside of what was published."""
+        fields = (self.mean, self.standard_error, self.least, self.most)
         at = lambda y: float(np.interp(step, self.x, y, left=np.nan, right=np.nan))
-        return at(self.mean), at(self.standard_error)
+        return PublishedPoint(*map(at, fields))
 
 
 def curves(env: str, action_cost: float) -> list[PublishedCurve]:
@@ -53,7 +65,8 @@ def curves(env: str, action_cost: float) -> list[PublishedCurve]:
 def _curve(agent: str, rows: list[dict[str, str]]) -> PublishedCurve:
     column = lambda name: np.array([float(row[name]) for row in rows])
     name = _NAMES.get(agent, agent)
-    return PublishedCurve(name, column("step"), column("mean"), column("standard_error"))
+    columns = ("step", "mean", "standard_error", "least", "most")
+    return PublishedCurve(name, *map(column, columns))
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from experiments.files import flatten, read_columns, read_json, write_json
+from experiments.files import flatten, read_columns, read_json, warn, write_json
 from experiments.loggers import Logger, TensorBoard
 
 _LOCK = ".lock"
@@ -21,7 +21,8 @@ _AT_START = {*_UNFINISHED, "config.json", "checkpoints", "tensorboard", "wandb",
 _MOST_NAMED = 6  # values that differ, in an error
 _PROGRAM = ("versions", "git_commit", "device")  # what computes, `describe_program`
 # Of other runs; what they gave is in the checkpoints of the run itself.
-_TAKEN_OVER = ("dynamics", "init_from", "init_from_dataset")
+_NAMED = ("dynamics", "init_from")
+_TAKEN_OVER = (*_NAMED, "init_from_dataset")
 # What may differ when a run is continued; everything else decides its results.
 _FREE = (
     *_PROGRAM,
@@ -105,20 +106,31 @@ class RunDirectory:
         content = self._config | ({"earlier": earlier} if earlier else {})
         if done:
             for name in _TAKEN_OVER:
-                content.pop(name, None)
+                self._say_what_is_not_read(name, content.pop(name, None), done)
             content |= {name: self.previous[name] for name in _TAKEN_OVER if name in self.previous}
         write_json(self.path / "config.json", content)
         self._forget_summary(done)
 
+    def _say_what_is_not_read(self, name: str, given: Any, done: int) -> None:
+        """Warns if a run goes on that would have taken something else over."""
+        began = self.previous.get(name)
+        if name in _NAMED and given not in (None, began):
+            warn(
+                f"{name}={given} has no effect: the run goes on from {done} with what it began "
+                f"with, {f'{name}={began}' if began else 'which is nothing of another run'}"
+            )
+
     def _forget_summary(self, done: int) -> None:
-        """Removes summary.json if it is of more steps or episodes than are kept."""
+        """Removes summary.json if it is damaged, or of more steps or episodes than are kept."""
+        path = self.path / "summary.json"
         try:
             summary = self.read_summary()
-        except ValueError:  # damaged: written anew at the end
+        except ValueError:  # it would end the run where it is read before it is written anew
+            path.unlink()
             return
         there = summary.get("steps", summary.get("num_episodes"))
         if isinstance(there, int) and there > done:
-            (self.path / "summary.json").unlink()
+            path.unlink()
 
     @property
     def checkpoints(self) -> pathlib.Path:
@@ -145,7 +157,7 @@ class RunDirectory:
 
         Args:
             metrics_size: as `metrics_size` returned then.
-            step: of the checkpoint.
+            step: of the checkpoint; -1 if there was none.
 
         Raises:
             ValueError: if metrics.csv is shorter than it was then.

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments import config_file, files, kept_policies, seeds
-from experiments.training import checkpoint_parts, program
+from experiments.training import checkpoint_parts, run_flags
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.checkpoint import Checkpointer
 from qusac_jax.policy import load_actor
@@ -37,14 +37,16 @@ class SavedRun:
         if not (self.path / "config.json").is_file():
             raise ValueError(f"run {str(path)!r} has no config.json; {_REMEDY}")
         self.about = about = files.read_json(self.path / "config.json", _REMEDY)
-        if "preset" not in about and "num_episodes" in about:
+        if "preset" not in about and not {"num_episodes", "inspect_episodes"}.isdisjoint(about):
             raise ValueError(
                 f"run {str(path)!r} is a tabular one, whose metrics.csv has the exact returns of "
                 "its policies; `python -m experiments.tabular --inspect` draws its uncertainty"
             )
         missing = [name for name in _NEEDED if name not in about]
         if missing:
-            raise ValueError(f"run {str(path)!r} has no {', '.join(missing)} in config.json")
+            raise ValueError(
+                f"run {str(path)!r} has no {', '.join(missing)} in config.json; {_REMEDY}"
+            )
         _check_kinds(self.path, about)
         self.config = config_file.of_run(self.path, argument="run", remedy=_REMEDY)
         self.spec = environments.spec(about["env"], about.get("action_cost"))
@@ -56,7 +58,7 @@ class SavedRun:
     @functools.cached_property
     def task(self) -> qusac.Task:
         """With the termination of the run, which may import a module that its user named."""
-        return program.task_of(self.about.get("termination"), self.spec, self.config)
+        return run_flags.task_of(self.about.get("termination"), self.spec, self.config)
 
     @property
     def reference(self) -> datasets.ScoreReference | None:

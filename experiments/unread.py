@@ -50,6 +50,8 @@ def _unread(config: qusac.Config, is_offline: bool) -> Iterator[tuple[set[str], 
         of_dynamics = {f"dynamics.{field.name}" for field in dataclasses.fields(config.dynamics)}
         of_rollouts = _OF_ROLLOUTS - {"fit_every"} if is_offline else _OF_ROLLOUTS
         yield of_rollouts | of_dynamics, "critic_data 'replay' fits and rolls out no dynamics"
+    elif not config.dynamics.reward_prior_scale:
+        yield {"dynamics.reward_scale"}, "dynamics.reward_prior_scale 0 is no prior over rewards"
     if not method.estimates_u:
         yield _OF_RISK, f"method {config.method!r} has no uncertainty for λ to weigh"
     if config.risk_schedule is not None:

@@ -30,7 +30,7 @@ def is_open(
         x: `[N, S]`.
         residual: `[N, S]` of x.
         scale: `[N]` norms of the right-hand sides.
-        tolerance: largest allowed norm of a residual, relative to `scale`.
+        tolerance: norm of a residual that is aimed at, relative to `scale`.
     """
     rounding = _ROUNDING_ERRORS * jnp.finfo(x.dtype).eps * norm(x)
     size = norm(residual)
@@ -59,8 +59,8 @@ def solve(
         apply: linear, `[N, S]` to `[N, S]`, each row by itself.
         rhs: `[N, S]`.
         start: `[N, S]`, or with its residual `[N, S]` where that is known.
-        tolerance: largest allowed 2-norm of a residual, relative to that of its `rhs` (or what
-            rounding `x` causes, where that is larger).
+        tolerance: 2-norm of a residual that is aimed at, relative to that of its `rhs`; twice that
+            is accepted, or what rounding `x` causes, where that is larger.
         max_iterations: in all rounds together.
         precondition: an approximate inverse of `apply`.
         round_length: iterations after which a round begins anew.

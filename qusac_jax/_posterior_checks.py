@@ -148,7 +148,11 @@ def check_transitions(
 
 def check_possible(transitions: Any, weight: np.ndarray, concentration: jax.Array) -> None:
     """Raises `ValueError` if a counted transition has the concentration 0: it was excluded."""
-    state, action, _, next_state = (np.asarray(x) for x in transitions)
+    # JAX compares indices with the sizes of axes, for which small integers have no room.
+    state, action, next_state = (
+        np.asarray(x).astype(np.int64)
+        for x in (transitions.state, transitions.action, transitions.next_state)
+    )
     counted = np.flatnonzero(np.broadcast_to(weight > 0, state.shape))
     known = np.asarray(concentration[state[counted], action[counted], next_state[counted]]) > 0
     if not known.all():

@@ -235,11 +235,14 @@ def _check_terminates(transition, policy: np.ndarray, name: str) -> None:
     for flow in _flows(transition, policy):
         # Slow termination is for `check_result`, which knows the condition number.
         num_states = len(policy)
-        rounding = min(ROW_TOLERANCE, _ROUNDING_ERRORS * num_states * float(jnp.finfo(dtype).eps))
+        eps = max(float(jnp.finfo(x).eps) for x in (dtype, flow.dtype))  # JAX may have rounded it
+        rounding = min(ROW_TOLERANCE, _ROUNDING_ERRORS * num_states * eps)
         ends = np.asarray(flow.sum(-1)).ravel() < 1 - rounding
         # A search from the outside, against the transitions.
         outside = scipy.sparse.csr_matrix(ends.astype(flow.dtype))
-        backwards = scipy.sparse.bmat([[flow.T, None], [outside, np.zeros((1, 1))]], format="csr")
+        both = [[flow.T, None], [outside, np.zeros((1, 1))]]
+        backwards = scipy.sparse.csr_matrix(scipy.sparse.bmat(both))
+        backwards.eliminate_zeros()  # they would be edges
         reached = scipy.sparse.csgraph.breadth_first_order(
             backwards, num_states, return_predecessors=False
         )

@@ -95,12 +95,19 @@ class Checkpointer:
                 manager.wait_until_finished()
             if not saved:  # Orbax keeps to the order of steps
                 raise ValueError(f"there are later checkpoints, {self.steps()}")
-            if jax.process_index() == 0:
-                _checksums.write(self._directory / str(step))
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 f"could not write checkpoint {step} to {self._directory}: {first_line(error)}; "
                 "free disk space or choose another workdir. Earlier checkpoints are unharmed"
+            ) from error
+        if jax.process_index() > 0:
+            return
+        try:
+            _checksums.write(self._directory / str(step))
+        except OSError as error:
+            raise CheckpointError(
+                f"could not write the checksums of checkpoint {step} in {self._directory}: "
+                f"{first_line(error)}; free disk space. The checkpoint itself is whole"
             ) from error
 
     def restore(self, device: PyTree, host: PyTree, *, step: int | None = None) -> Restored:

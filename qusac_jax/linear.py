@@ -53,7 +53,8 @@ def solve(flow: jax.Array | Flow, rhs: jax.Array, discount: chex.Numeric) -> Sol
     rhs = jnp.concatenate([rhs, jnp.ones_like(rhs[:, :1])], axis=1)
     x = solve_system(system, rhs)
     fixed = jax.lax.stop_gradient(x)
-    residual = jnp.max(jnp.abs(jnp.matmul(system, fixed, precision="highest") - rhs))
+    left = jnp.matmul(system, fixed, precision="highest") - rhs
+    residual = jnp.max(jnp.abs(left[:, :-1]))  # without that of the steps
     steps = fixed[:, -1]
     condition = jnp.where(jnp.all(steps > LEAST_STEPS), jnp.max(steps), jnp.inf)
     return Solution(x[:, :-1], jax.lax.stop_gradient(residual), condition)
@@ -170,9 +171,9 @@ def solve_warm(
         policy: `[S]` actions, if `flow` has them.
         likely: `[S]` each, where all of the systems mostly lead, for a preconditioner that saves
             iterations (for a belief about DeepSea, 4 instead of 30); not read if sparse.
-        tolerance: largest allowed 2-norm of a residual, relative to that of its `rhs` (or what
-            rounding `x` causes, where that is larger); not read if sparse, where it is 1e-6 in
-            single and 1e-12 in double precision.
+        tolerance: 2-norm of a residual that is aimed at, relative to that of its `rhs`; twice that
+            is accepted, or what rounding `x` causes, where that is larger. Not read if sparse,
+            where it is 1e-6 in single and 1e-12 in double precision.
         max_iterations: after which LU takes over; not read if sparse, where LU never does.
 
     Returns:

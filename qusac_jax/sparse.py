@@ -93,7 +93,7 @@ def distinct(next_state: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np
         Both in the order of the successors, -1 and weight 0 for what is left out.
     """
     order = np.argsort(next_state, axis=-1, kind="stable")
-    next_state = np.take_along_axis(next_state, order, -1)
+    next_state = np.take_along_axis(next_state, order, -1).astype(np.int64)  # has room for -1
     weight = np.take_along_axis(weight, order, -1)
     begins = np.ones(next_state.shape, bool)
     begins[..., 1:] = next_state[..., 1:] != next_state[..., :-1]

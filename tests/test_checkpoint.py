@@ -158,6 +158,17 @@ def test_a_full_disk_is_one_error_without_tracebacks(saved, caplog):
     assert Checkpointer(saved).restore(DEVICE, HOST).step == 30
 
 
+def test_a_checkpoint_whose_checksums_cannot_be_written_is_said_to_be_whole(saved, monkeypatch):
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_checksums, "write", full)
+    message = r"could not write the checksums of checkpoint 40 .*No space.* itself is whole"
+    with pytest.raises(CheckpointError, match=message):
+        Checkpointer(saved).save(40, DEVICE, HOST, {})
+    assert Checkpointer(saved).restore(DEVICE, HOST).step == 40
+
+
 def test_steps_are_saved_in_order(saved):
     with pytest.raises(CheckpointError, match=r"there are later checkpoints, \[20, 30\]"):
         Checkpointer(saved).save(25, DEVICE, HOST, {})

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 from experiments.training import device_loop
-from qusac_jax import environments, ube
+from qusac_jax import environments, sparse, ube
 from qusac_jax.environments import streams
 from qusac_jax.qusac import agent, presets
 from qusac_jax.qusac.config import Config
@@ -99,6 +99,16 @@ def test_solvers_and_their_gradients(solve):
         assert_exact_products(function, *arguments)
 
 
+@pytest.mark.slow
+def test_solutions_of_sparse_problems():
+    def solve(next_state, probability, reward, policy, discount):
+        transition = sparse.Sparse(next_state, probability)
+        return ube.solve_exact(transition, reward, policy, discount)
+
+    next_state = jax.ShapeDtypeStruct((6, 2, 3), jnp.int32)
+    assert_lowers(solve, next_state, shape(5, 6, 2, 3), shape(5, 6, 2), shape(6, 2), shape())
+
+
 @pytest.mark.parametrize(
     "method",
     [
@@ -131,6 +141,9 @@ def test_deep_agent(name):
     config = presets.PRESETS.get(name) or Config(method=name)
     if name == "combo":  # with all that runs on datasets have
         config = dataclasses.replace(presets.offline(config), penalty="mopo")
+    if name == "explore":
+        dynamics = dataclasses.replace(config.dynamics, learn_termination=True)
+        config = dataclasses.replace(config, dynamics=dynamics)
     config = small(config)
     task = environments.spec("cartpole_swingup").task()
 
@@ -142,6 +155,7 @@ def test_deep_agent(name):
     state = jax.eval_shape(init, raw_keys(2))
     transition = jax.tree.map(lambda x: shape(2, *x.shape[2:]), state.replay.data)
     steps = {agent.collect: (transition, shape(2, 5)), agent.train_step: (transition, shape(2, 5))}
+    steps[functools.partial(agent.learn, num_updates=3)] = ()  # as offline
     if config.uses_model:
         steps |= {agent.fit: (), agent.roll_out: (), agent.refresh: ()}
     for step, arguments in steps.items():

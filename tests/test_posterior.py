@@ -391,6 +391,20 @@ def test_small_integers_count_as_others_do(dtype):
     assert expected.reward_precision[:256, 0].min() > 1e5
 
 
+def test_the_smallest_integers_have_room_for_the_successors_of_a_large_belief():
+    state = np.arange(127)
+    data = posterior.Transitions(state, 0 * state, np.ones(127), state[::-1])
+    small = posterior.Transitions(*(np.asarray(x, np.int8) for x in data))._replace(
+        reward=data.reward
+    )
+    belief = posterior.init(200, 2)
+    expected = posterior.update(belief, data)
+    jax.tree.map(np.testing.assert_array_equal, posterior.update(belief, small), expected)
+    support = np.array([[[1, 0]], [[0, 0]]])
+    given = [posterior.init(2, 1, support=support.astype(kind)) for kind in (np.uint8, np.int64)]
+    jax.tree.map(np.testing.assert_array_equal, *given)
+
+
 def test_several_beliefs_are_for_vmap():
     belief = posterior.init(3, 2)
     several = jax.tree.map(lambda x: jnp.stack([x, x]), belief)

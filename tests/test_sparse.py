@@ -294,6 +294,15 @@ def test_singular_systems_are_refused():
         ube.check_result(jax.jit(ube.solve_bellman)(trap, ones, ones, 1.0))
 
 
+def test_what_a_policy_does_not_do_leads_nowhere():
+    # State 1 stays for ever under action 0; action 1, which is never taken, leads out through 0.
+    way = sparse.Sparse(np.array([[[2], [2]], [[1], [0]]]), np.ones((2, 2, 1)))
+    zeros, stays, leaves = np.zeros((2, 2)), np.array([[1.0, 0.0]] * 2), np.array([[0.0, 1.0]] * 2)
+    ube.check_problem(way, zeros, leaves, 1.0)
+    with pytest.raises(ValueError, match="1 states never reach termination, for example state 1"):
+        ube.check_problem(way, zeros, stays, 1.0)
+
+
 def test_an_impossible_successor_under_jit_is_no_silent_zero():
     bad = sparse.Sparse(np.array([[[7]]]), np.ones((1, 1, 1)))
     result = jax.jit(ube.solve_bellman)(bad, np.ones((1, 1)), np.ones((1, 1)), 0.5)

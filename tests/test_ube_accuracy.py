@@ -18,15 +18,20 @@ def test_the_condition_is_also_that_of_a_mean_that_is_given(solver):
 
 
 def test_the_residual_is_also_that_of_the_propagated_variance():
-    # Values are 0 and known, while a variance of a million is propagated from everywhere.
+    # Values are known well, while a variance of a million is propagated from everywhere.
     transition = np.random.default_rng(0).dirichlet(np.ones(6), (1, 5, 2))[..., :5]
-    problem = (transition.astype(np.float32), np.zeros((1, 5, 2), np.float32))
+    transition = transition.astype(np.float32)
     policy = np.full((5, 2), 0.5, np.float32)
-    residuals = [
-        float(ube.solve_exact(*problem, policy, 0.9, min_local=least).residual)
-        for least in (0.0, 1e6)
-    ]
-    assert residuals[1] > 1e3 * residuals[0] > 0.0
+
+    def residual(reward, least):
+        rewards = np.full((1, 5, 2), reward, np.float32)
+        result = ube.solve_exact(transition, rewards, policy, 0.9, min_local=least)
+        return float(result.residual)
+
+    assert residual(0.3, 1e6) > 1e3 * residual(0.3, 0.0) > 0.0
+    # It is in units of the reward: expected steps, which are solved for with it, do not count.
+    np.testing.assert_allclose(residual(0.3 * 2**-20, 0.0), 2**-20 * residual(0.3, 0.0))
+    assert residual(0.0, 0.0) == 0.0
 
 
 def test_the_condition_of_a_decomposition_is_that_of_the_mean_mdp():

@@ -4,7 +4,6 @@ Prints a Markdown table: each case's median rate with its spread, how far it is 
 machine's matrix products and copies reach, and how much faster it is than a plain baseline.
 """
 
-import json
 import pathlib
 import sys
 from collections.abc import Iterable, Sequence
@@ -97,9 +96,10 @@ def run(options: flags.FlagValues) -> int:
 def _write(options: flags.FlagValues, heading: str, rows: Sequence[table.Row]) -> None:
     """The files that were asked for; after each row, so that an interruption leaves the others."""
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(rows, indent=2) + "\n")
+        files.write_json(pathlib.Path(options.json), rows)
     if options.markdown:
-        pathlib.Path(options.markdown).write_text(f"{heading}\n{table.markdown(rows)}\n")
+        with files.replacing(pathlib.Path(options.markdown)) as file:
+            file.write(f"{heading}\n{table.markdown(rows)}\n")
 
 
 def _measured(

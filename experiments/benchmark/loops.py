@@ -127,7 +127,7 @@ def device_jobs(
         for method in methods:
             config = config_of(method, setting.size)
             updates = f", {config.updates_per_step} updates a step" if learns else ""
-            flops = operations.step_flops(config, task) if learns else 0.0
+            flops = config.updates_per_step * operations.update_flops(config, task)
             for num_seeds in setting.num_seeds:
                 yield Job(
                     case=case,
@@ -140,7 +140,7 @@ def device_jobs(
                     measure=functools.partial(
                         _measure_device, setting, config, num_seeds, names, count, learns
                     ),
-                    flops=2.0 * num_seeds * count * flops,
+                    flops=2.0 * num_seeds * count * flops if learns else None,
                 )
 
 

@@ -28,7 +28,6 @@ class Run(NamedTuple):
     max_steps: int = 40
     count_weight: float = 1.0
     noise_precision: float = 1e6
-    redraw_ties: bool = False  # in each step of policy iteration; it then seldom stops early
 
 
 def mean(belief: Belief):
@@ -99,8 +98,6 @@ def optimize(belief: Belief, policy, rng, run: Run, models=None) -> np.ndarray:
     mean_model, members = models or draw_models(belief, rng, run)
     preference = rng.random(belief.reward_mean.shape)
     for _ in range(run.max_steps):
-        if run.redraw_ties:
-            preference = rng.random(belief.reward_mean.shape)
         q_and_variance = evaluate(mean_model, members, policy, run)
         new_policy = greedy(*q_and_variance, preference, run.risk)
         if np.array_equal(new_policy, policy):

@@ -28,8 +28,7 @@ _METHODS = {
 _STATES = {False: (100, 400, 900, 1600), True: (400,)}  # by whether the table is quick
 _MEMBERS, _ACTIONS, _DISCOUNT = 5, 2, 0.99
 _ARRAYS = 4  # as large as the ensemble's transitions, that a solution takes about
-# Systems that are factorized: of the members, of the mean MDP, of the variance.
-_SYSTEMS = {"exact_ube": _MEMBERS + 2, "pombu": 2, "upper_bound": _MEMBERS + 2}
+_SYSTEMS = _MEMBERS + 2  # factorized: of the members, of the mean MDP, of the variance
 
 # States and discounts by structure; the first of each is in the quick table.
 _SPARSE = {
@@ -56,7 +55,7 @@ def solve_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
     """A row for each number of states, method and number of seeds."""
     for num_states in _STATES[setting.is_quick]:
         for method in methods:
-            factorize = _SYSTEMS[method] * 2 / 3 * num_states**3
+            factorize = _SYSTEMS * 2 / 3 * num_states**3
             for num_seeds in setting.num_seeds:
                 yield Job(
                     case="ube_solve",

@@ -207,6 +207,11 @@ def _config(options: Any, num_steps: int) -> qusac.Config:
         warmup_steps=max(LEAST_WARMUP, min(preset.warmup_steps, num_steps // 10)),
     )
     given = config_file.read(options.config_file) if options.config_file else None
+    if given is not None and given.preset is not None and options["size"].present:
+        raise ValueError(
+            f"size is {options.size!r}, but config_file is of a run, which has every "
+            "hyperparameter; leave --size out, and say --num_steps"
+        )
     config = config_file.read_config(options, base, given)
     if config.uses_model:
         raise ValueError(

@@ -84,14 +84,17 @@ def run(options: Any, paths: Sequence[str]) -> None:
         dynamics = state.dynamics
         _draw_rollouts(saved, state, dynamics, path, f"{title}, step {steps[-1]}", options)
         print(f"rollouts of the model -> {path}")
+    unread = [] if plane is not None else ["cells", *(["steps"] if len(steps) > 1 else [])]
+    if not saved.config.uses_model:
+        unread += ["episode_steps", "rollout_length", "seed"]
+    for name in unread:
+        if options[name].present:
+            files.warn(f"{name} has no effect on the pictures of this run")
 
 
 def _steps(saved: SavedRun, asked: Sequence[str] | None) -> list[int]:
+    saved.checkpoint(None)  # an error if there is none
     there = saved.checkpoints()
-    if not there:
-        raise ValueError(
-            f"run {str(saved.path)!r} has no checkpoint; wait for its first, or put them back"
-        )
     if asked is None:
         return there
     steps = sorted(set(cli.integers("steps", asked)))

@@ -11,11 +11,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib
 import numpy as np
 from absl import flags
+from matplotlib.figure import Figure
 
-from experiments import cli, files, path_flag
-from experiments.tabular import figures
+from experiments import cli, files, path_flag, style
 from qusac_jax import posterior, ube
 
 SIZES = (5, 10, 30, 100, 300, 1000, 3000, 10000)
@@ -81,8 +82,29 @@ def run(options) -> None:
     table = np.array([errors(seed) for seed in range(options.num_seeds)])
     for size, error in zip(SIZES, table.mean(0), strict=True):
         print(f"N = {size:5d}: relative error {error:.4f}")
-    path = figures.draw_errors(SIZES, table, pathlib.Path(options.path))
+    path = _draw(table, pathlib.Path(options.path))
     print(f"figure -> {path}")
+
+
+@matplotlib.rc_context(style.RC)
+def _draw(errors: np.ndarray, path: pathlib.Path) -> pathlib.Path:
+    """Errors `[R, len(SIZES)]` against N, with the slope of Monte Carlo."""
+    figure = Figure((5, 3.5), layout="constrained")
+    axes = figure.subplots()
+    sizes = np.array(SIZES)
+    axes.loglog(sizes, errors.T, color=style.COLORS["exact_ube"], alpha=0.3, linewidth=0.8)
+    axes.loglog(
+        sizes,
+        errors.mean(0),
+        "o-",
+        color=style.COLORS["exact_ube"],
+        label="exact_ube, mean of MDPs",
+    )
+    slope = errors.mean(0)[-1] * np.sqrt(sizes[-1] / sizes)
+    axes.loglog(sizes, slope, "k--", alpha=0.6, label="slope −1/2")
+    axes.set(xlabel="sampled MDPs N", ylabel="relative error of U")
+    axes.legend()
+    return style.save(figure, path)
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:

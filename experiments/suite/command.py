@@ -36,7 +36,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_list("tasks", [], "environments; paper for the paper's six", **define)
     flags.DEFINE_list(
         "methods",
-        ["upper_bound", "ensemble_mean", "mbpo", "sac"],
+        ["upper_bound", "ensemble_mean", "mbpo", "paper_sac"],
         f"methods ({', '.join(METHODS)}), presets ({', '.join(PRESETS)}), or PRESET:METHOD",
         **define,
     )

@@ -71,7 +71,8 @@ def published(found: Ladders, steps: Mapping[str, float]) -> Ladders:
         costs = sorted({rung.cost for rungs in by_name.values() for rung in rungs})
         for cost in costs:
             for curve in published_curves.curves(env, cost):
-                rung = Rung(cost, *curve.at(steps[env]))
+                there = curve.at(steps[env])
+                rung = Rung(cost, there.mean, there.standard_error)
                 if np.isfinite(rung.mean):
                     theirs.setdefault(env, {}).setdefault(curve.name, []).append(rung)
     return theirs

@@ -217,6 +217,6 @@ def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
     config = run_flags.read_config(options)
     environments.check_name(options.env)
     spec = environments.spec(options.env, options.action_cost)
-    program.task_of(options.termination, spec, config)
+    run_flags.task_of(options.termination, spec, config)
     program.check_environment(options, spec.name)
     return options.num_steps, program.description(options, spec, config, {})

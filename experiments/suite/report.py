@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments import figures, files, published_curves, results, run_reader
-from experiments.published_curves import PublishedCurve
+from experiments.published_curves import PublishedCurve, PublishedPoint
 from experiments.run_reader import Curve
 from experiments.suite import ladder, launching
 from experiments.suite.planning import PlannedRun, done_steps
@@ -134,14 +134,15 @@ def _at(curve: Curve, end: float) -> float:
     return float(curve.y[curve.x <= end][-1]) if curve.x[0] <= end else float("nan")
 
 
-def _published_at(curve: Curve, step: float) -> tuple[float, float]:
-    """Mean and standard error that were published of the same method, task and action cost."""
+def _published_at(curve: Curve, step: float) -> PublishedPoint | None:
+    """What was published of the same method, task and action cost at that step."""
     name = curve.name.removeprefix("paper_").removeprefix("paper ")
     for theirs in published_curves.curves(curve.env, ladder.cost_of(curve)):
         updates = curve.settings.get("updates_per_step", _PUBLISHED_UPDATES)
         if theirs.name == name and updates == _PUBLISHED_UPDATES:
-            return theirs.at(step)
-    return float("nan"), float("nan")
+            there = theirs.at(step)
+            return None if np.isnan(there.mean) else there
+    return None
 
 
 def _table(
@@ -152,15 +153,15 @@ def _table(
     """By task and method; the return of a seed is the mean of its last evaluations up to `ends`."""
     lines = [
         f"| task | method | seeds | steps | mean of the last {_EVALUATIONS} evaluations | "
-        "IQM over seeds | published |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        "IQM over seeds | published | least to most |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for env, by_label in grouped.items():
         for label, curves in by_label.items():
             end = ends[env, label]
             returns = np.array([_at(curve, end) for curve in curves])
             mean = _plus_minus(returns.mean(), float(results.standard_error(returns)))
-            theirs = _plus_minus(*_published_at(curves[0], end))
+            theirs = _in_words(_published_at(curves[0], end))
             lines.append(
                 f"| {env} | {label} | {len(curves)} | {end:.0f} | {mean} | "
                 f"{iqm.get(env, {}).get(label, '-')} | {theirs} |"
@@ -237,6 +238,14 @@ def _over_tasks(grouped: _Grouped) -> list[str]:
 def _interval(one: results.Aggregate, digits: str) -> str:
     interval = f" [{one.low:{digits}}, {one.high:{digits}}]" if one.num_seeds > 1 else ""
     return f"{one.value:{digits}}{interval}"
+
+
+def _in_words(published: PublishedPoint | None) -> str:
+    """The last two cells of a row."""
+    if published is None:
+        return "- | -"
+    mean = results.plus_minus(published.mean, published.standard_error)
+    return f"{mean} | {published.least:.1f} to {published.most:.1f}"
 
 
 def _plus_minus(mean: float, error: float) -> str:

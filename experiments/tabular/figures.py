@@ -190,8 +190,6 @@ def draw_snapshots(
     environment, snapshots: list[Snapshot], path: pathlib.Path, title: str
 ) -> pathlib.Path:
     """Heat maps over the grid, one row of panels per snapshot and one colour scale per column."""
-    if environment.cells is None:
-        raise ValueError("inspect needs an environment with cells, got one without")
     rows, columns = environment.cells.T
     shape = (rows.max() + 1, columns.max() + 1)
     names = ("mean Q", "sqrt(U)", "uncertainty reward", "log10(1 + visits)")
@@ -220,24 +218,4 @@ def draw_snapshots(
         axis.set_xticks([])
         axis.set_yticks([])
         axis.plot(columns[start], rows[start], "w.", markersize=5)
-    return style.save(figure, path)
-
-
-@matplotlib.rc_context(style.RC)
-def draw_errors(sizes, errors: np.ndarray, path: pathlib.Path) -> pathlib.Path:
-    """Errors `[R, len(sizes)]` against N, with the slope of Monte Carlo."""
-    figure, axes = _subplots(5, 3.5)
-    sizes = np.array(sizes)
-    axes.loglog(sizes, errors.T, color=style.COLORS["exact_ube"], alpha=0.3, linewidth=0.8)
-    axes.loglog(
-        sizes,
-        errors.mean(0),
-        "o-",
-        color=style.COLORS["exact_ube"],
-        label="exact_ube, mean of MDPs",
-    )
-    slope = errors.mean(0)[-1] * np.sqrt(sizes[-1] / sizes)
-    axes.loglog(sizes, slope, "k--", alpha=0.6, label="slope −1/2")
-    axes.set(xlabel="sampled MDPs N", ylabel="relative error of U")
-    axes.legend()
     return style.save(figure, path)

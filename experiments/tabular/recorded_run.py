@@ -35,7 +35,7 @@ def run(
     workdir: pathlib.Path,
     *,
     length: int,
-    resume: str = "latest",
+    resume: str,
 ) -> int | None:
     """Runs an agent, or goes on with it, and writes metrics.csv and summary.json.
 

@@ -56,7 +56,7 @@ class RunCheckpoints:
                     "put its checkpoints back, or choose another workdir"
                 )
             # Killed before the first checkpoint: everything happens again.
-            directory.rewind(0, 0)
+            directory.rewind(0, -1)
         directory.accept(0)
 
     def restore(self, mode: str, state: qusac.TrainState, host: dict[str, Any]) -> Restored:

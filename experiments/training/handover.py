@@ -32,6 +32,7 @@ _NETWORKS = (
     "normalize_observations",
     "dynamics.hidden",
     "dynamics.reward_prior_scale",
+    "dynamics.reward_scale",
     "dynamics.normalize_inputs",
     "dynamics.normalize_targets",
     "dynamics.learn_termination",

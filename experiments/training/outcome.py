@@ -51,6 +51,9 @@ def write(
         },
     )
     curves = run_reader.read_runs([directory.path])
+    path = directory.path / "learning_curve.png"
+    figures.draw_curves(curves, path, x="step", y="eval_return")
+    # Last: to a suite, a run that has it is done.
     directory.write_summary(
         {
             **about,
@@ -61,5 +64,3 @@ def write(
             **more(curves),
         }
     )
-    path = directory.path / "learning_curve.png"
-    figures.draw_curves(curves, path, x="step", y="eval_return")

@@ -25,8 +25,8 @@ from experiments import (
 from experiments.processes import Processes
 from experiments.provenance import describe_program
 from experiments.run_directory import FollowedDirectory, RunDirectory
+from experiments.training import run_flags
 from experiments.training.run import Run
-from experiments.training.run_flags import LEARNED
 from experiments.training.setup import Setup
 from experiments.training.trace import Trace
 from qusac_jax import environments, qusac
@@ -52,27 +52,6 @@ def check_environment(options: Any, env: str) -> None:
         copies.step(np.zeros((1, copies.spec.action_size), np.float32))
         copies.close()
     memory.check_copies(state_size, options.num_seeds, options.eval_episodes)
-
-
-def task_of(termination: str | None, spec: environments.Spec, config: qusac.Config) -> qusac.Task:
-    """What the agent must know; only rollouts of a model ask when an episode ends.
-
-    Args:
-        termination: as the flag says it.
-        spec: of the environment.
-        config: hyperparameters.
-
-    Raises:
-        ValueError: if termination is given twice, or nothing says when an episode ends.
-    """
-    is_asked = config.uses_model and not config.dynamics.learn_termination
-    given = None if termination == LEARNED else termination
-    if given is not None and config.dynamics.learn_termination:
-        raise ValueError(
-            f"termination is given twice: {given!r} and --config.dynamics.learn_termination; leave "
-            "one out"
-        )
-    return spec.task(given or (None if is_asked else "never"))
 
 
 def train(
@@ -104,11 +83,11 @@ def train(
     with everyone.together(), everyone.quiet():
         own_seeds = everyone.share(range(options.seed, options.seed + options.num_seeds))
         devices = everyone.devices(len(own_seeds), devices)
-        task = task_of(options.termination, spec, config)
+        task = run_flags.task_of(options.termination, spec, config)
         check_environment(options, spec.name)
         if options.env_processes != 1 and environments.functional.is_functional(spec.name):
             files.warn(f"env_processes has no effect: {spec.name!r} steps on the device")
-        if options.termination not in (None, LEARNED) and not config.uses_model:
+        if options.termination not in (None, run_flags.LEARNED) and not config.uses_model:
             files.warn("termination has no effect: without a model nothing is rolled out")
         unread.warn(config, config_file.given_fields(options), is_offline=is_offline)
         if options.memory:

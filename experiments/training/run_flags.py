@@ -183,3 +183,24 @@ def _take_preset(options: Any, preset: str) -> None:
                 f"(preset {preset!r}); leave --{name} out"
             )
     options.preset = preset
+
+
+def task_of(termination: str | None, spec: environments.Spec, config: qusac.Config) -> qusac.Task:
+    """What the agent must know; only rollouts of a model ask when an episode ends.
+
+    Args:
+        termination: as the flag says it.
+        spec: of the environment.
+        config: hyperparameters.
+
+    Raises:
+        ValueError: if termination is given twice, or nothing says when an episode ends.
+    """
+    is_asked = config.uses_model and not config.dynamics.learn_termination
+    given = None if termination == LEARNED else termination
+    if given is not None and config.dynamics.learn_termination:
+        raise ValueError(
+            f"termination is given twice: {given!r} and --config.dynamics.learn_termination; leave "
+            "one out"
+        )
+    return spec.task(given or (None if is_asked else "never"))

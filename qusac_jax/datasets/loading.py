@@ -107,6 +107,8 @@ def _find(name: str) -> tuple[str, Path]:
             f"dataset: {name!r} is D4RL's name, and D4RL's datasets are files; pass the path of "
             f"{name}.hdf5 (Minari's datasets of these tasks are others: other policies on v5)"
         )
+    if folder is not None:
+        minari_files.check_format(folder / minari_files.METADATA_FILE)
     if folder is None or not (folder / minari_files.DATA_FILE).is_file():
         left = local_root() / name
         if folder is None and left.is_dir() and any(left.glob(f"**/{minari_files.METADATA_FILE}")):

@@ -94,7 +94,7 @@ def read(folder: Path, name: str) -> Dataset:
     )
 
 
-def _check_format(where: Path) -> None:
+def check_format(where: Path) -> None:
     """Raises `ValueError` for a format that needs other packages; what is damaged, Minari names."""
     try:
         found = json.loads(where.read_text()).get("data_format", "hdf5")
@@ -109,7 +109,7 @@ def _check_format(where: Path) -> None:
 
 def _read_metadata(folder: Path) -> tuple[dict[str, Any], spaces.Space, np.ndarray, np.ndarray]:
     where = folder / METADATA_FILE
-    _check_format(where)
+    check_format(where)
     try:
         dataset = checks.require("minari").MinariDataset(folder)
         metadata = dataset.storage.metadata

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import json
 import secrets
 import shutil
 import warnings
@@ -64,15 +65,16 @@ def save(
             `ref_max_score`.
         description: what policy the data come from, for people.
         algorithm: what made that policy.
-        metadata: further JSON-compatible entries of the dataset's metadata.
+        metadata: further JSON-compatible entries of the dataset's metadata, such as Minari's
+            `author` and `author_email` (one or a list) and `code_permalink`.
         action_cost: rho >= 0 of the cost that is subtracted in the rewards and in the reference's
             returns already; None if it is not known.
         token: part of the hidden folder's name, known to this writer alone. A call with the same
             one removes what a killed call left; by default each call has its own.
 
     Raises:
-        ValueError: if the id is malformed or taken, an episode or the reference is wrong, or it
-            cannot be written.
+        ValueError: if the id is malformed or taken, an episode, the metadata or the reference is
+            wrong, or it cannot be written.
     """
     check_id(dataset_id)
     folder = local_root() / dataset_id
@@ -93,7 +95,7 @@ def save(
             f"episodes: observations have {observation_size} numbers, but {env_name!r} has "
             f"{num_observed}; pass the environment that the episodes come from"
         )
-    entries: dict[str, Any] = {**(metadata or {}), ENV_KEY: env_name}
+    entries: dict[str, Any] = {**_as_minari_has_it(metadata or {}), ENV_KEY: env_name}
     if reference is not None:
         low, high, origin = check_reference(reference)
         entries |= {"ref_min_score": low, "ref_max_score": high, "reference_origin": origin}
@@ -133,6 +135,33 @@ def save(
                 f"({first_line(error)}); nothing is left of it"
             ) from error
         raise
+
+
+def _as_minari_has_it(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries as Minari asks for them, which has sets of people, and asserts.
+
+    Raises:
+        ValueError: if one of them is something else, or nothing that JSON can hold.
+    """
+    entries = dict(metadata)
+    for key in ("author", "author_email"):
+        if key in entries:
+            given = entries[key]
+            people = [given] if isinstance(given, str) else given
+            if not isinstance(people, (list, tuple, set)) or not all(
+                isinstance(one, str) for one in people
+            ):
+                raise ValueError(f"metadata: {key} must be text or a list of it, got {given!r}")
+            entries[key] = set(people)
+    if not isinstance(link := entries.get("code_permalink", ""), str):
+        raise ValueError(f"metadata: code_permalink must be text, got {link!r}")
+    try:
+        json.dumps({key: value for key, value in entries.items() if not isinstance(value, set)})
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"metadata: {first_line(error)}; give numbers, text, and lists and dicts of them"
+        ) from error
+    return entries
 
 
 def _check_room(folder: Path, buffers: Iterable[Any]) -> None:

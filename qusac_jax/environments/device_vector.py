@@ -86,7 +86,7 @@ class DeviceVector:
             FaultyEnvironmentError: if an observation or a reward is not finite.
         """
         actions = np.asarray(actions, np.float32)
-        active = np.ones(len(self), bool) if active is None else np.asarray(active)
+        active = np.ones(len(self), bool) if active is None else np.asarray(active, bool)
         check_actions_shape(actions, len(self), self.spec)
         if not np.isfinite(actions[active]).all():
             raise ValueError(
@@ -163,6 +163,7 @@ def vector(
     """
     if num_processes < 1:
         raise ValueError(f"num_processes must be at least 1, got {num_processes}")
+    check_seeds(seeds)
     if parse_name(name).family in DEVICE_FAMILIES:
         return DeviceVector(name, seeds, action_cost=action_cost)
     if min(num_processes, len(seeds)) > 1:

@@ -24,6 +24,7 @@ from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import multistep, normalization, replay
 from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.diagnostics import Metrics
 from qusac_jax.qusac.model import fit, predictor, refresh, roll_out
 from qusac_jax.qusac.state import TrainState, act, init
 from qusac_jax.task import Task, Transition
@@ -42,8 +43,6 @@ __all__ = [
     "roll_out",
     "train_step",
 ]
-
-Metrics = dict[str, jax.Array]
 
 
 def observe(state: TrainState, transitions: Transition) -> TrainState:
@@ -83,7 +82,7 @@ def learn(
 
     Returns:
         The state and the metrics of the last update, `[]` each: losses, `mean_q`, `mean_sqrt_u`,
-        `local_uncertainty` and `alpha`.
+        `alpha` and, with a U-net, `local_uncertainty`.
 
     Raises:
         ValueError: if `num_updates` is below 1, and outside `jit` if there is nothing to learn from
@@ -115,6 +114,9 @@ def collect(
 
     Returns:
         The state and the next action `[A]`.
+
+    Raises:
+        ValueError: if a shape is not that of the task.
     """
     key, key_act = jax.random.split(state.key)
     state = observe(state._replace(key=key), _batch_of_one(transition, state.replay.data))
@@ -142,7 +144,7 @@ def train_step(
         The state, the next action `[A]` and the metrics of the last update, `[]` each.
 
     Raises:
-        ValueError: as `learn`.
+        ValueError: as `learn` and `collect`.
     """
     key, key_update, key_act = jax.random.split(state.key, 3)
     state = observe(state._replace(key=key), _batch_of_one(transition, state.replay.data))

@@ -50,8 +50,8 @@ class DynamicsConfig:
     # Targets, changes of the observation and rewards, are divided by their standard deviations in
     # D; with a reward_prior_scale, rewards keep their own units, which are those of the prior.
     normalize_targets: bool = checked(False, _fields.boolean)
-    # Observations in rollouts are clipped to the range of those in D, per dimension. Whether an
-    # episode ends is decided from the prediction before clipping.
+    # Observations in rollouts are clipped to the range of those in D, per dimension.
+    # `Task.termination` is asked about the prediction before, a learned one about what is stored.
     clip_observations: bool = checked(False, _fields.boolean)
     # Rewards in rollouts are clipped to the range of those in D, beyond which a reward prior then
     # has no effect.
@@ -62,10 +62,13 @@ class DynamicsConfig:
     nll_beta: float = checked(0.75, _fields.fraction)
     # Each member trains on a sample of D with replacement, drawn anew for each fit.
     bootstrap: bool = checked(False, _fields.boolean)
-    # Random functions added to the members' rewards, in units of the reward; 0: none.
+    # Random functions added to the members' rewards, in units of the largest reward that a step is
+    # known to have, which is `reward_scale` or that of D; 0: none.
     reward_prior_scale: float = checked(
-        0.0, _fields.at_least(0, "0 is the paper's, 1 suits rewards of up to 1 a step")
+        0.0, _fields.at_least(0, "0 is the paper's, 1 is what explore_upper_bound uses")
     )
+    # Largest reward of a step that is known before there is one in D. Read with a reward prior.
+    reward_scale: float = checked(1.0, _fields.positive)
     # One slot of D in this many is held out.
     holdout_every: int = checked(20, _fields.integer(2, "20 holds out 5 % of the data", most=_MOST))
     # Early stopping: epochs without an improvement of any member after which a fit ends.

@@ -204,7 +204,7 @@ def _rewarded_predicted(
     mean, _ = model.predict(dynamics, batch.observation, batch.action, config=config, task=task)
     predicted = jnp.sum(jnp.where(is_rewarded, jnp.mean(mean[..., -1], axis=0), 0.0))
     actual = jnp.sum(jnp.where(is_rewarded, batch.reward, 0.0))
-    return predicted / jnp.where(jnp.any(is_rewarded), actual, 1.0)
+    return predicted / jnp.where(actual == 0.0, 1.0, actual)
 
 
 def _termination_errors(

@@ -10,7 +10,8 @@ member and target, until their mean on held-out data is the mean squared error t
 
 Array shapes do not depend on how full the buffer is, so nothing recompiles as it grows.
 
-Axes: N members, B batch, O observation size, A action size, C capacity of the buffer.
+Axes: N members, B batch, O observation size, A action size, C training slots of a full
+buffer.
 """
 
 import functools

@@ -97,23 +97,30 @@ def read(
 def with_statistics(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsConfig) -> Dynamics:
     """The dynamics with the statistics of D: of inputs, targets and range where asked for."""
     dynamics = dynamics._replace(change_std=_mean_and_std(_changes, buffer)[1])
-    if config.normalize_targets:
-        dynamics = _with_target_units(dynamics, buffer, config.reward_prior_scale > 0)
+    dynamics = _with_target_units(dynamics, buffer, config)
     if config.normalize_inputs != "no":
         dynamics = _with_input_statistics(dynamics, buffer, config.normalize_inputs)
     return with_range(dynamics, buffer, config)
 
 
-def _with_target_units(dynamics: Dynamics, buffer: replay.Buffer, has_prior: bool) -> Dynamics:
+def _with_target_units(
+    dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsConfig
+) -> Dynamics:
     """Deviations in D: a loss then weighs targets alike that are a thousand times apart.
+
+    A prior over rewards is of the unit that they are learned in. That is the largest reward of a
+    step that is known, not a deviation: D may not have a reward yet that the task does have.
 
     What the members have learned in the units of the fit before is not rescaled: units differ by
     little between two fits, but for a reward that is met for the first time.
     """
-    reward_std = jnp.ones(1)
-    if not has_prior:
-        reward_std = _mean_and_std(_rewards, buffer)[1]
-    return dynamics._replace(target_std=jnp.concatenate([dynamics.change_std, reward_std]))
+    change, reward = dynamics.target_std[:-1], dynamics.target_std[-1:]
+    if config.normalize_targets:
+        change, reward = dynamics.change_std, _mean_and_std(_rewards, buffer)[1]
+    if config.reward_prior_scale > 0:
+        low, high = _range(_rewards, buffer)
+        reward = jnp.maximum(jnp.maximum(-low, high), config.reward_scale)
+    return dynamics._replace(target_std=jnp.concatenate([change, reward]))
 
 
 def _with_input_statistics(
@@ -121,7 +128,8 @@ def _with_input_statistics(
 ) -> Dynamics:
     if scale == "range":
         low, high = _range(_inputs, buffer)
-        mean, std = (low + high) / 2, networks.deviation(jnp.square(high - low) / 12)
+        mean = (low + high) / 2
+        std = _deviation(mean, jnp.square(high - low) / 12)
     else:
         mean, std = _mean_and_std(_inputs, buffer)
     return dynamics._replace(input_mean=mean, input_std=std)
@@ -167,11 +175,7 @@ def _fold(
 
 
 def _mean_and_std(rows: _Rows, buffer: replay.Buffer) -> tuple[jax.Array, jax.Array]:
-    """`[I]` each, over D; the deviation of what is constant is 1.
-
-    Constant is also what differs by rounding only: in units of that, the smallest error of a model
-    would be far outside of D.
-    """
+    """`[I]` each, over D; the deviation of what is constant is 1."""
     count = jnp.maximum(buffer.size, 1)
     # From the first row on, so that the mean of what is constant is exact.
     origin = rows(jax.tree.map(lambda x: x[0], buffer.data))
@@ -183,8 +187,15 @@ def _mean_and_std(rows: _Rows, buffer: replay.Buffer) -> tuple[jax.Array, jax.Ar
     squares = lambda sum, x, counts: total(sum, jnp.square(x - origin - shift), counts)
     var = _fold(rows, buffer, squares, zeros) / count
     mean = origin + shift
-    rounding = jnp.square(_ROUNDING * mean)
-    return mean, networks.deviation(jnp.where(var > rounding, var, 0.0))
+    return mean, _deviation(mean, var)
+
+
+def _deviation(mean: jax.Array, var: jax.Array) -> jax.Array:
+    """Of what has that mean and variance; 1 if it is constant but for rounding.
+
+    In units of a rounding error, the smallest error of a model would be far outside of D.
+    """
+    return networks.deviation(jnp.where(var > jnp.square(_ROUNDING * mean), var, 0.0))
 
 
 def _range(rows: _Rows, buffer: replay.Buffer) -> tuple[jax.Array, jax.Array]:

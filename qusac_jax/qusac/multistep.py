@@ -116,7 +116,8 @@ def along(rollout: Transition, num_steps: int, discount: float) -> Steps:
         return jax.tree.map(lambda x, last: jnp.concatenate([x, last[-1:]]), joined, one)
 
     # A loop for the compiler, which takes minutes over twenty of these written out.
-    return jax.lax.fori_loop(0, num_steps - 1, a_step_more, one)
+    turns = min(num_steps, len(rollout.reward)) - 1
+    return jax.lax.fori_loop(0, turns, a_step_more, one)
 
 
 def discounts(steps: Steps | Ahead, discount: float) -> jax.Array:

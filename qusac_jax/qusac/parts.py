@@ -18,7 +18,7 @@ class Learner(NamedTuple):
     """Parameters, target parameters and optimizer states."""
 
     actor: networks.Params
-    critic: networks.Params  # leaves [N, M, ...]
+    critic: networks.Params  # leaves [N, M, ...], but for the `statistics` of observations, [O]
     target_critic: networks.Params
     unet: networks.Params  # None for methods without a U-net
     target_unet: networks.Params

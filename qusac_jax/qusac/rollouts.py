@@ -188,9 +188,10 @@ def refill(
         policy: see `rollout`.
         termination: see `rollout`.
         starts: where they start, of `qusac_jax.qusac.starts`.
-        model_data: D_model, receives `num_rollouts` member-randomized rollouts.
-        member_data: D_1..D_N with leaves `[N, ...]`, each receives `num_rollouts`
-            member-consistent ones; None where nobody reads them.
+        model_data: D_model, receives member-randomized rollouts, `num_rollouts` rounded up by
+            `num_chunks`.
+        member_data: D_1..D_N with leaves `[N, ...]`, each receives as many member-consistent ones;
+            None where nobody reads them.
         key: consumed.
         num_rollouts: made at once, see `state.num_rollouts`.
         length: K.

@@ -121,6 +121,6 @@ def num_rollouts(config: Config) -> int:
 
 
 def model_capacity(config: Config) -> int:
-    """Transitions that D_model and each D_i hold: k Δ for each rollout of `num_rollouts`."""
+    """Transitions that D_model and each D_i hold: k Δ for each rollout that `refill` makes."""
     chunks, size = rollouts.num_chunks(num_rollouts(config), config.num_members)
     return chunks * size * config.rollout_length * config.retain_refreshes

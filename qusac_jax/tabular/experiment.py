@@ -318,6 +318,8 @@ def learning_time(solved: np.ndarray) -> np.ndarray:
     Returns:
         `[R]` floats, NaN where that never happened.
     """
+    if not solved.shape[1]:
+        return np.full(len(solved), np.nan)
     share = np.cumsum(solved, 1) / np.arange(1, solved.shape[1] + 1)
     learned = share > _LEARNED_SHARE
     first = np.argmax(learned, 1) + 1.0

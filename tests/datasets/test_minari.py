@@ -76,6 +76,31 @@ def test_path_and_id_are_the_same_dataset(saved):
         assert datasets.load(path).reference == by_id.reference
 
 
+def test_an_id_of_another_format_is_not_downloaded(saved):
+    edit(saved, data_format="arrow")
+    (saved / "data" / "main_data.hdf5").unlink()
+    with pytest.raises(ValueError, match=r"data_format 'arrow'; only 'hdf5' can be read"):
+        datasets.load(ID)
+
+
+def test_minaris_own_entries_about_people(root, episodes):
+    save = lambda **metadata: datasets.save(
+        "own/people-v0", episodes, env_name="gym:Pendulum-v1", metadata=metadata
+    )
+    for entries, message in (
+        ({"author": 3}, "metadata: author must be text or a list of it, got 3"),
+        ({"code_permalink": []}, "metadata: code_permalink must be text"),
+        ({"note": object()}, "metadata: .* not JSON serializable; give numbers, text"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            save(**entries)
+    save(author="Ada", author_email=["a@b.c"], note=[1, "two"])
+    metadata = minari.load_dataset("own/people-v0").storage.metadata
+    assert set(metadata["author"]) == {"Ada"}
+    assert set(metadata["author_email"]) == {"a@b.c"}
+    assert metadata["note"] == [1, "two"]
+
+
 def test_environment_that_is_not_of_gymnasium(root, episodes):
     datasets.save("own/suite-v0", episodes, env_name="dmc:pendulum:swingup")
     dataset = datasets.load("own/suite-v0")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from qusac_jax import environments
-from qusac_jax.environments import device_tasks, functional, streams
+from qusac_jax.environments import device_tasks, functional, names, streams
 from tests.pendulum import MAX_SPEED, Pendulum
 
 NAME = "functional:tests.pendulum:Pendulum"
@@ -127,7 +127,7 @@ def test_a_copy_among_others_is_the_copy_alone():
 def test_a_copy_that_waits_stays_as_it_is():
     env = environments.vector(NAME, [0, 1])
     before = env.reset()
-    result = env.step(np.ones((2, 1)), np.array([True, False]))
+    result = env.step(np.ones((2, 1)), [1, 0])
     assert result.reward[1] == 0.0
     np.testing.assert_array_equal(result.observation[1], before[1])
     assert (result.observation[0] != before[0]).any()
@@ -244,6 +244,20 @@ class Suite:
     def get_default_config(self, name):
         assert name == "CartpoleSwingupSparse"
         return types.SimpleNamespace(episode_length=7)
+
+
+def test_tasks_have_the_paper_s_action_cost_on_the_device_too():
+    for name, alias in names.ALIASES.items():
+        assert names.parse_name(f"playground:{name}").action_cost == alias.action_cost
+    assert {name: alias.action_cost for name, alias in names.ALIASES.items()} == {
+        "acrobot": 0.01,
+        "reacher_hard": 0.01,
+        "cartpole_swingup": 0.01,
+        "pendulum": 0.05,
+        "ball_in_cup": 0.2,
+        "point_mass": 0.05,
+    }
+    assert names.parse_name("playground:CheetahRun").action_cost == 0.0
 
 
 def test_the_paper_s_tasks_are_playground_s_by_their_short_names(monkeypatch):

@@ -311,6 +311,14 @@ def test_mistakes(tmp_path, monkeypatch, capsys, arguments, words):
     assert not list(tmp_path.iterdir())
 
 
+def test_sizes_of_another_run_leave_no_room_for_size(made, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    config = f"--config_file={made}/run/config.json"
+    assert run(f"--workdir={tmp_path}/run", "--size=small", config) == 2
+    assert "size is 'small', but config_file is of a run" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_unwritable_folder_is_refused(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "file" / "minari"))

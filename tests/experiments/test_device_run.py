@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from experiments import cli, online
 from experiments.run_directory import RunDirectory
 from experiments.training import device_loop
 from experiments.training.device_run import DeviceRun
@@ -212,6 +213,20 @@ def test_a_task_of_brax_is_learned_from(tmp_path):
     assert all(2 <= float(row["eval_task_return"]) < 1000 for row in rows)
     assert float(rows[-1]["replay_size"]) == 60
     assert np.isfinite(float(rows[-1]["critic_loss"]))
+
+
+def test_the_device_is_selected_before_an_environment_makes_arrays(monkeypatch, capsys):
+    calls = []
+
+    def spec(*_):
+        calls.append("spec")
+        raise ValueError("enough")
+
+    monkeypatch.setattr(cli, "select_device", lambda kind: calls.append(kind))
+    monkeypatch.setattr(environments, "spec", spec)
+    assert online.main(["online", f"--env={ENV}", "--device=cpu"]) == 2
+    assert "enough" in capsys.readouterr().err
+    assert calls == ["cpu", "spec"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import re
 import types
 
@@ -204,6 +205,30 @@ def test_available_memory_is_that_of_the_device_or_the_host(tmp_path, monkeypatc
     assert _memory.host_available() > 10**6
     limit.write_text("12345\n")
     assert _memory.host_available() == 12345
+
+
+@pytest.mark.parametrize(
+    "name", ["upper_bound", "pombu", "exact_ube", "disagreement", "ensemble_mean", "mbpo"]
+)
+def test_operations_of_an_update_are_those_of_the_documentation(name):
+    # docs/scaling.md: 2 B [6 N M W_c + (N + 4) W_a + 6 W_u + local], with weights without biases.
+    config = qusac.presets.PRESETS.get(name) or qusac.Config(method=name)
+    task = qusac.Task(17, 6, lambda *x: x)
+    layers = lambda *sizes: sum(a * b for a, b in itertools.pairwise(sizes))
+    critic = layers(23, *config.critic_hidden, 1) * config.num_critics
+    unet, actor = layers(23, *config.unet_hidden, 1), layers(17, *config.actor_hidden, 12)
+    model, n = layers(23, *config.dynamics.hidden, 36), config.num_groups
+    ahead = lambda draws: 5 * model + draws * 5 * (5 * critic + actor)
+    local = {
+        "upper_bound": 5 * critic,
+        "pombu": ahead(1),
+        "exact_ube": ahead(config.gap_samples),
+        "disagreement": 5 * model,
+    }
+    total = 6 * n * critic + (n + 4) * actor
+    total += 6 * unet + local[name] if name in local else -actor
+    said = operations.update_flops(config, task)
+    np.testing.assert_allclose(2 * config.batch_size * total, said, rtol=1e-12)
 
 
 def test_small_sizes_are_named_where_networks_are_larger():

@@ -133,6 +133,35 @@ def test_a_stopped_run_goes_on_together(tmp_path):
 
 
 @pytest.mark.slow
+def test_tasks_of_slurm_find_each_other(tmp_path):
+    flags = [flag for flag in ONLINE if not flag.startswith("--termination")]
+    flags += ["--env=functional:tests.pendulum:Pendulum", "--preset=sac", "--num_steps=100"]
+    with socket.socket() as free:  # JAX derives the port from the job's number
+        for job in range(1, 4096):
+            if free.connect_ex(("127.0.0.1", 61440 + job)):
+                break
+    slurm = {"SLURM_JOB_ID": f"{job}", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
+    processes = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "experiments.online", *flags, "--distributed"),
+                f"--workdir={tmp_path}/tasks",
+            ],
+            cwd=ROOT,
+            env={**os.environ, **slurm, "SLURM_PROCID": f"{i}", "SLURM_LOCALID": f"{i}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    codes, outputs = ended(processes)
+    assert codes == [0, 0], outputs
+    assert online.main(["online", *flags, f"--workdir={tmp_path}/alone"]) == 0
+    check_same(tmp_path / "alone", tmp_path / "tasks")
+
+
+@pytest.mark.slow
 def test_environments_of_the_host_go_on_together(tmp_path):
     # Without a simulator: parts of their state are empty, and so in no file.
     flags = [flag for flag in ONLINE if not flag.startswith(("--env=", "--termination"))]

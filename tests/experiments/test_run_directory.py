@@ -93,7 +93,19 @@ def test_a_summary_of_what_is_forgotten_goes(tmp_path, name):
     assert summary.exists()
     directory.accept(8)
     assert not summary.exists()
-    summary.write_text("{")  # what is damaged is written anew at the end
+    summary.write_text("{")  # who reads it at the end would fail
     directory.accept(8)
-    assert summary.exists()
+    assert not summary.exists()
     directory.close()
+
+
+def test_what_a_continued_run_does_not_take_over_is_said(tmp_path, capsys):
+    ignored = "dynamics=b has no effect: the run goes on from 8 with what it began with, dynamics=a"
+    for given, done, said in (("a", 0, ""), (None, 8, ""), ("b", 8, ignored)):
+        directory = RunDirectory(tmp_path, {"env": "x", "dynamics": given})
+        directory.accept(done)
+        directory.close()
+        (tmp_path / "metrics.csv").write_text("step,seed\n8,0\n")
+        assert said in (err := capsys.readouterr().err)
+        assert bool(err) == bool(said)
+        assert json.loads((tmp_path / "config.json").read_text())["dynamics"] == "a"

@@ -138,6 +138,11 @@ def test_policies_of_checkpoints(finished, tmp_path):
             '"num_seeds": 1, "config": {"dynamics": {"normalize_inputs": true}}}',
             "is of another version (normalize_inputs True is unknown",
         ),
+        ('{"env": "seven_room", "inspect_episodes": [1]}', "is a tabular one"),
+        (
+            '{"env": "pendulum"}',
+            "has no method, preset, seed, num_seeds, config in config.json;",
+        ),
     ],
 )
 def test_what_is_no_run_is_refused(tmp_path, capsys, config, message):

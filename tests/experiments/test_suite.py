@@ -20,6 +20,7 @@ from experiments.run_directory import RunDirectory
 from experiments.suite import command as suite
 from experiments.suite import ladder, launching, planning, queue, report
 from experiments.suite.planning import Combinations, PlannedRun, plan
+from qusac_jax.qusac import presets
 from tests.experiments.test_online import ENV, ROOT, TINY
 from tests.experiments.test_plot import few_resamples as few_resamples  # a fixture of all tests
 from tests.experiments.test_plot import rows_for, write_run
@@ -543,15 +544,18 @@ def test_report_by_hand(tmp_path, capsys):
     # those to 600 have 465; the error is half their difference.
     pendulum = published_curves.curves("pendulum", 0.0)
     theirs = next(curve for curve in pendulum if curve.name == "ensemble_mean")
-    assert theirs.at(50_000) == (theirs.mean[4], theirs.standard_error[4])
+    assert theirs.at(50_000)[:2] == (theirs.mean[4], theirs.standard_error[4])
+    assert theirs.at(50_000)[2:] == (111.9, 873.7)  # of ten seeds
     assert theirs.at(57_500)[0] == pytest.approx(0.25 * theirs.mean[4] + 0.75 * theirs.mean[5])
     assert round(theirs.mean[4]) == 605
     assert np.isnan(theirs.at(9_999)[0])
-    assert theirs.at(250_000) == (theirs.mean[-1], theirs.standard_error[-1])
+    assert theirs.at(250_000)[:2] == (theirs.mean[-1], theirs.standard_error[-1])
     assert np.isnan(theirs.at(250_001)[0])  # of which nothing was published
     row = next(line for line in text.splitlines() if line.startswith("| pendulum | ensemble_mean"))
     assert "| 2 | 50000 | 387.5 ± 77.5 | 387.5 [" in row
-    assert f"| {theirs.mean[4]:.1f} ± {theirs.standard_error[4]:.1f} |" in row
+    assert row.endswith(
+        f"| {theirs.mean[4]:.1f} ± {theirs.standard_error[4]:.1f} | 111.9 to 873.7 |"
+    )
     assert "| upper_bound | 2 | 2 | 0.155 [0.0" in text
     assert [one.name for one in unfinished] == ["pendulum-upper_bound-s0"]
     assert (tmp_path / "learning_curves.png").stat().st_size > 10_000
@@ -580,9 +584,12 @@ def test_action_costs_make_a_ladder_beside_the_published_one(tmp_path):
     theirs = ladder.published(found, {"pendulum": 50_000.0})["pendulum"]["sac"]
     assert [rung.cost for rung in theirs] == [0, 0.03]  # nothing is published with 0.05
     row = next(line for line in text.splitlines() if "action_cost=0.03" in line)
-    assert row.endswith(f"| {theirs[1].mean:.1f} ± {theirs[1].standard_error:.1f} |")
+    (curve,) = published_curves.curves("pendulum", 0.03)
+    least_to_most = f"{curve.least[4]:.1f} to {curve.most[4]:.1f}"
+    mean = f"{theirs[1].mean:.1f} ± {theirs[1].standard_error:.1f}"
+    assert row.endswith(f"| {mean} | {least_to_most} |")
     row = next(line for line in text.splitlines() if "action_cost=0.05" in line)
-    assert row.endswith("| - |")
+    assert row.endswith("| - | - |")
 
 
 def test_rungs_are_of_one_setting(tmp_path):
@@ -667,12 +674,30 @@ def test_the_published_sac_makes_as_many_updates_as_the_paper_s(tmp_path):
         (run / "config.json").write_text(json.dumps(config | {"config": updates}))
     text, _ = report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
     last = {
-        line.split(" | ")[1]: line.split(" | ")[-1]
+        line.split(" | ")[1]: line.split(" | ")[-2:]
         for line in text.splitlines()
         if "±" in line or "- |" in line
     }
-    assert last["sac"] == "- |"
-    assert "±" in last["paper_sac"]
+    assert last["sac"] == ["-", "- |"]
+    assert "±" in last["paper_sac"][0]
+    assert last["paper_sac"][1] == "0.0 to 843.9 |"
+
+
+def test_by_default_all_methods_make_as_many_updates_and_most_have_published_curves():
+    methods = suite.make_flags()["methods"].default
+    config = lambda name: presets.get(name if name in presets.PRESETS else "qusac")
+    assert {config(name).updates_per_step for name in methods} == {10}
+    published = {curve.name for curve in published_curves.curves("pendulum", 0.0)}
+    assert {name.removeprefix("paper_") for name in methods} - published == {"upper_bound"}
+
+
+def test_published_means_lie_within_their_seeds():
+    for env in ("pendulum", "ball_in_cup", "cartpole_swingup", "reacher_hard"):
+        for curve in published_curves.curves(env, 0.0):
+            assert (curve.least <= curve.mean + 0.05).all()  # means are rounded
+            assert (curve.mean - 0.05 <= curve.most).all()
+            # The error of a mean of ten is no more than a sixth of their range.
+            assert (curve.standard_error <= (curve.most - curve.least) / 6 + 0.05).all()
 
 
 def test_nothing_is_published_with_another_action_cost():
@@ -690,7 +715,7 @@ def test_seeds_that_share_no_steps_are_not_compared(tmp_path):
     write_run(tmp_path / "runs" / "b", "pendulum", "upper_bound", later)
     write_run(tmp_path / "runs" / "c", "pendulum", "pombu", rows_for([0, 1], [7.0, 9.0], steps))
     text, _ = report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
-    assert "| pendulum | upper_bound | 2 | 0 | - | - | - |" in text
+    assert "| pendulum | upper_bound | 2 | 0 | - | - | - | - |" in text
     assert "| pendulum | pombu | 2 | 2000 |" in text
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from qusac_jax.qusac import presets
+from qusac_jax.qusac import dynamics_network, presets
 from qusac_jax.qusac.config import METHODS, Config, DynamicsConfig
 from qusac_jax.qusac.state import model_capacity
 
@@ -57,6 +57,7 @@ def test_bad_value_is_named(field, value, message):
         ("ema_decay", -0.5, "ema_decay"),
         ("reward_prior_scale", -1.0, "reward_prior_scale must be finite and at least 0, got -1.0"),
         ("reward_prior_scale", float("nan"), "reward_prior_scale"),
+        ("reward_scale", 0.0, "reward_scale must be a positive finite number, got 0.0"),
         ("hidden", (), None),
         ("hidden", (0,), "hidden must be a tuple of positive layer sizes"),
         (
@@ -177,6 +178,73 @@ def test_the_papers_presets_share_its_model_but_for_sac():
     assert (mbpo.num_critics, mbpo.risk, mbpo.num_groups) == (2, 0.0, 1)
     sac = presets.get("paper_sac")
     assert sac == dataclasses.replace(presets.get("sac"), updates_per_step=10)
+
+
+def test_the_papers_preset_is_the_papers_table_and_its_authors_facts():
+    online = presets.get("paper")
+    table = {  # appendix D.1
+        "replay_capacity": 100_000,
+        "batch_size": 256,
+        "warmup_steps": 5_000,
+        "updates_per_step": 10,
+        "target_entropy": None,  # minus the action size
+        "actor_hidden": (128, 128),
+        "critic_hidden": (256, 256),
+        "actor_learning_rate": 3e-4,
+        "critic_learning_rate": 3e-4,
+        "num_members": 5,
+        "fit_every": 250,
+        "rollouts_per_step": 400,
+        "rollout_length": 5,
+        "retain_refreshes": 1,
+        "num_critics": 1,
+        "risk": 1.0,
+        "method": "upper_bound",
+    }
+    # What they say of their code, and that nothing of ours is added to it.
+    facts = {
+        "discount": 0.99,
+        "target_rate": 0.005,
+        "initial_temperature": 1.0,
+        "temperature_learning_rate": 3e-4,
+        "critic_init_gain": 1.0,  # of their later code
+        "gap_samples": 10,
+        "critic_data": "member",
+        "clip_u": False,
+        "critic_steps": 1,
+        "unet_steps": 1,
+        "real_ratio": 0.0,
+        "roll_out_every": 0,
+        "rollout_starts": "uniform",
+        "random_first_actions": 0.0,
+        "normalize_observations": False,
+        "risk_schedule": None,
+        "relative_risk": False,
+    }
+    model = {
+        "hidden": (200, 200, 200, 200),
+        "learning_rate": 1e-3,
+        "batch_size": 0,  # the agent's
+        "init_scale": 2.0,
+        "normalize_inputs": "deviation",
+        "normalize_targets": False,
+        "bootstrap": True,
+        "holdout_every": 20,  # 5 %
+        "stop_rule": "mean",
+        "patience": 1,
+        "improvement": 0.01,
+        "nll_beta": 0.0,
+        "ema_decay": 0.0,
+        "clip_observations": False,
+        "reward_prior_scale": 0.0,
+    }
+    values = dataclasses.asdict(online)
+    assert {name: values[name] for name in table | facts} == table | facts
+    assert {name: values["dynamics"][name] for name in model} == model
+    assert (dynamics_network._MIN_LOG_VAR, dynamics_network._MAX_LOG_VAR) == (-10.0, 0.5)
+    # 500 episodes of F = 250 and all their epochs.
+    assert online.dynamics.max_epochs >= 10**6
+    assert online.dynamics.max_steps >= 10**9
 
 
 def test_small_sizes_draw_as_many_transitions_however_long_rollouts_are():

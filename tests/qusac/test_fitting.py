@@ -303,7 +303,8 @@ def test_inputs_are_scaled_by_the_statistics_of_the_buffer():
 
 @pytest.mark.parametrize("constant", [0.0, 13.7, 100.3, 1234.5])
 @pytest.mark.parametrize("jitter", [False, True])
-def test_what_is_constant_has_the_deviation_1(constant, jitter):
+@pytest.mark.parametrize("scale", ["deviation", "range"])
+def test_what_is_constant_has_the_deviation_1(constant, jitter, scale):
     # Else what a model is wrong by there, however little, would be far outside of D.
     size = 4_999
     observation = np.full((size, 2), constant, np.float32)
@@ -313,11 +314,12 @@ def test_what_is_constant_has_the_deviation_1(constant, jitter):
     action = jnp.asarray(observation[:, :1])
     data = Transition(observation, action, jnp.zeros(size), observation, jnp.zeros(size, bool))
     buffer = replay.add(replay.init(6_000, 2, 1), jax.tree.map(jnp.asarray, data))
-    config = dataclasses.replace(CONFIG, normalize_inputs="deviation")
+    config = dataclasses.replace(CONFIG, normalize_inputs=scale)
     found = jax.jit(fitting_data.with_statistics, static_argnums=2)(fresh(), buffer, config)
     np.testing.assert_allclose(found.input_mean[jnp.array([0, 2])], constant, rtol=2e-7)
     np.testing.assert_array_equal(found.input_std[jnp.array([0, 2])], 1.0)
-    np.testing.assert_allclose(found.input_std[1], np.arange(size).std(), rtol=1e-5)
+    counted = np.arange(size).std() if scale == "deviation" else (size - 1) / np.sqrt(12)
+    np.testing.assert_allclose(found.input_std[1], counted, rtol=1e-5)
 
 
 def test_statistics_are_those_of_all_blocks_of_a_large_buffer():
@@ -385,8 +387,37 @@ def test_targets_are_in_deviations_of_the_buffer_but_for_rewards_with_a_prior(pr
     options = {"normalize_targets": True, "reward_prior_scale": prior, "max_epochs": 1}
     dynamics, _ = fit(start, buffer, jax.random.key(1), model, **options)
     change = np.std(data.next_observation - data.observation, axis=0)
-    reward = 1.0 if prior else np.std(data.reward)
+    assert np.abs(data.reward).max() > 1
+    reward = np.abs(data.reward).max() if prior else np.std(data.reward)
     np.testing.assert_allclose(dynamics.target_std, [*change, reward], rtol=1e-5)
+
+
+def test_a_reward_prior_is_in_units_of_the_largest_reward_that_is_known():
+    data = linear_gaussian(jax.random.key(0), 200)
+    model = dataclasses.replace(MODEL, reward_prior_scale=1.0)
+    start = dynamics_lib.init(model, jax.random.key(0), action_size=1, learning_rate=3e-3)
+    far = 50.0 * jnp.ones((1, 2)), jnp.ones((1, 1))
+
+    def unit_and_spread(rewards, **changes):
+        buffer = replay.add(replay.init(CAPACITY, 2, 1), data._replace(reward=rewards))
+        config = dataclasses.replace(CONFIG, reward_prior_scale=1.0, **changes)
+        dynamics = fitting_data.with_statistics(start, buffer, config)
+        mean, _ = dynamics_lib.predict(model, dynamics, *far)
+        return float(dynamics.target_std[-1]), float(mean[:, 0, -1].std())
+
+    small = data.reward / np.abs(data.reward).max() / 8  # at most 1 / 8
+    unit, spread = unit_and_spread(small)
+    assert unit == 1.0  # what is stated, unless a larger one was seen
+    assert spread > 0.1
+    for factor in (16.0, 8000.0):  # rewards of 2 and 1,000
+        np.testing.assert_allclose(
+            unit_and_spread(-factor * small), (factor / 8, factor / 8 * spread), rtol=1e-5
+        )
+    np.testing.assert_allclose(
+        unit_and_spread(small, reward_scale=1e-3), (1 / 8, spread / 8), rtol=1e-5
+    )
+    stated = unit_and_spread(0.0 * small, reward_scale=20.0, normalize_targets=True)
+    np.testing.assert_allclose(stated[0], 20.0)
 
 
 @pytest.mark.slow

@@ -178,6 +178,7 @@ def test_learning_time_by_hand():
     solved = np.zeros((2, 30), bool)
     solved[0, [11, 12]] = True  # 1 of 12 is less than 10 %, 2 of 13 is more
     np.testing.assert_array_equal(experiment.learning_time(solved), [13, np.nan])
+    np.testing.assert_array_equal(experiment.learning_time(solved[:, :0]), [np.nan, np.nan])
 
 
 @pytest.mark.slow
