@@ -16,8 +16,9 @@ from experiments import cli, config_file, files, jax_settings, run_command
 from experiments.calibration import comparison
 from experiments.saved_run import SavedRun
 from qusac_jax import qusac
-from qusac_jax.qusac import agent, model, rollouts
+from qusac_jax.qusac import agent, fitting_data, model, rollouts
 from qusac_jax.qusac import state as state_lib
+from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.task import Transition
 
 _MAX_STEPS = 1_000  # of a rollout, which is too few for a discount above 0.996
@@ -92,6 +93,13 @@ def learn_on(
 def horizon(discount: float) -> int:
     """Steps of a rollout that tells a discounted sum."""
     return comparison.horizon(discount, _MAX_STEPS)
+
+
+def with_range(state: qusac.TrainState, config: qusac.Config) -> Dynamics:
+    """The models of an agent with the range of D, which predictions then stay inside."""
+    assert state.dynamics is not None
+    inside = dataclasses.replace(config.dynamics, clip_observations=True, clip_rewards=True)
+    return fitting_data.with_range(state.dynamics, state.replay, inside)
 
 
 def roll(

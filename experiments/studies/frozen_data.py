@@ -14,7 +14,6 @@ wrong; where that is far from what came, models are. Neither return has the entr
 Axes: S states.
 """
 
-import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ from experiments import evaluation
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen
 from qusac_jax import environments, qusac
-from qusac_jax.qusac import agent, fitting_data, networks, normalization
+from qusac_jax.qusac import agent, networks, normalization
 
 _LINE = 10_000  # updates between two lines
 _COPIES = 20  # rollouts from each first state
@@ -175,8 +174,7 @@ def discounted_in_models(
         `[S]`.
     """
     assert state.dynamics is not None
-    inside = dataclasses.replace(config.dynamics, clip_observations=True, clip_rewards=True)
-    known = fitting_data.with_range(state.dynamics, state.replay, inside)
+    known = frozen.with_range(state, config)
     transitions, alive = frozen.roll(
         state._replace(dynamics=known),
         observation,
