@@ -253,8 +253,7 @@ def test_inspect_leaves_out_what_a_run_has_removed_meanwhile(
         return read(self, step)
 
     monkeypatch.setattr(SavedRun, "agent", agent)
-    command = ["inspect", str(copy), "--cells=8", f"--output={tmp_path}"]
-    assert command.main(command) == 0
+    assert command.main(["inspect", str(copy), "--cells=8", f"--output={tmp_path}"]) == 0
     assert f"checkpoint {there[0]} was removed by the run" in capsys.readouterr().err
     assert (tmp_path / "maps.png").stat().st_size > 10_000
 
