@@ -1,17 +1,25 @@
-"""What training costs: floating-point operations, counted by hand.
+"""What training costs: floating-point operations and bytes, counted by hand.
 
 Counted are matrix products, 2 per multiplication and addition, a backward pass as two forward ones
 (one where only the gradient of the input is needed). Element-wise work is left out.
+
+Bytes are read and written at least, wherever the arrays lie: each product reads its two factors and
+writes its result once, and what is element-wise is fused into it; a fit's optimizer is counted.
 """
 
 import itertools
 
 from qusac_jax import qusac
 from qusac_jax.qusac import uncertainty
+from qusac_jax.qusac.rollouts import num_chunks
 from qusac_jax.qusac.state import num_rollouts
 
 # Epochs of a typical fit; it may take fewer, and up to `max_epochs`.
 _TYPICAL_EPOCHS = 3
+_FLOAT = 4  # bytes
+# Of each weight, after its gradient was written: that, the weight and two moments read, the last
+# three written, the average read and written.
+_ADAM_AND_AVERAGE = 9
 
 
 def step_flops(config: qusac.Config, task: qusac.Task) -> float:
@@ -64,6 +72,15 @@ def fit_step_flops(config: qusac.Config, task: qusac.Task) -> float:
     return float(3 * _model_flops(config, task) * config.num_members * config.fit_batch_size)
 
 
+def fit_step_bytes(config: qusac.Config, task: qusac.Task) -> float:
+    """Of a gradient step of a fit: three products with each layer, and a new set of weights."""
+    layers = _model_layers(config, task)
+    rows = config.num_members * config.fit_batch_size
+    products = _product_floats(layers, rows, config.num_members)
+    weights = config.num_members * _weights(layers)
+    return float(_FLOAT * (3 * products + _ADAM_AND_AVERAGE * weights))
+
+
 def fit_flops(config: qusac.Config, task: qusac.Task) -> float:
     """Of a typical fit on a full D, of an agent with a model."""
     epochs = min(_TYPICAL_EPOCHS, config.dynamics.max_epochs)
@@ -82,15 +99,57 @@ def rollout_flops(config: qusac.Config, task: qusac.Task) -> float:
     return float(per_buffer * (config.num_model_buffers * each + local))
 
 
+def rollout_bytes(config: qusac.Config, task: qusac.Task) -> float:
+    """Of the same, a U-net that looks ahead left out."""
+    model, actor = _model_layers(config, task), _actor_layers(config, task)
+    chunks, together = num_chunks(num_rollouts(config), config.num_members)
+    predictions = [1] + [config.num_members] * bool(config.penalty)
+    floats = 0
+    # D_model's rollouts, and each member's own.
+    for buffers in (1, config.num_model_buffers - 1):
+        rows = buffers * together
+        if not rows:
+            continue
+        step = sum(_product_floats(model, n * rows, config.num_members) for n in predictions)
+        step += _product_floats(actor, rows, 1)
+        drawn = task.observation_size + 1
+        stored = 2 * task.observation_size + task.action_size + 1
+        floats += chunks * config.rollout_length * (step + rows * (2 * drawn + stored))
+    return float(_FLOAT * floats)
+
+
 def _model_flops(config: qusac.Config, task: qusac.Task) -> int:
-    inputs = task.observation_size + task.action_size
-    return _mlp_flops(inputs, config.dynamics.hidden, 2 * (task.observation_size + 1))
+    return 2 * _weights(_model_layers(config, task))
 
 
 def _actor_flops(config: qusac.Config, task: qusac.Task) -> int:
-    return _mlp_flops(task.observation_size, config.actor_hidden, 2 * task.action_size)
+    return 2 * _weights(_actor_layers(config, task))
 
 
 def _mlp_flops(inputs: int, hidden: tuple[int, ...], outputs: int) -> int:
-    sizes = (inputs, *hidden, outputs)
-    return 2 * sum(a * b for a, b in itertools.pairwise(sizes))
+    return 2 * _weights(_layers(inputs, hidden, outputs))
+
+
+def _model_layers(config: qusac.Config, task: qusac.Task) -> list[tuple[int, int]]:
+    inputs = task.observation_size + task.action_size
+    return _layers(inputs, config.dynamics.hidden, 2 * (task.observation_size + 1))
+
+
+def _actor_layers(config: qusac.Config, task: qusac.Task) -> list[tuple[int, int]]:
+    return _layers(task.observation_size, config.actor_hidden, 2 * task.action_size)
+
+
+def _layers(inputs: int, hidden: tuple[int, ...], outputs: int) -> list[tuple[int, int]]:
+    """Inputs and outputs of each layer."""
+    return list(itertools.pairwise((inputs, *hidden, outputs)))
+
+
+def _weights(layers: list[tuple[int, int]]) -> int:
+    """Of one network, biases left out."""
+    return sum(inputs * outputs for inputs, outputs in layers)
+
+
+def _product_floats(layers: list[tuple[int, int]], rows: int, num_networks: int) -> int:
+    """Read and written by one product with each layer, `rows` shared by the networks."""
+    activations = sum(inputs + outputs for inputs, outputs in layers)
+    return rows * activations + num_networks * _weights(layers)

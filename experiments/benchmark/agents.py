@@ -169,7 +169,7 @@ def _measure_fit(
         timing=measure.timed(call, setting.repeat),
         compile_seconds=compiled.seconds,
         # By hand: XLA would add a chunk of held-out rows and a shuffle to each step.
-        work=Work(operations.fit_step_flops(config, task), bytes=None),
+        work=Work(operations.fit_step_flops(config, task), operations.fit_step_bytes(config, task)),
     )
 
 
@@ -215,7 +215,10 @@ def _measure_refresh(setting: Setting, config: Config, task: Task, num_seeds: in
         timing=measure.timed(call, setting.repeat),
         compile_seconds=compiled.seconds,
         # By hand: XLA would count what is drawn and stored once for all steps at each of them.
-        work=Work(operations.rollout_flops(config, task) / _num_transitions(config), bytes=None),
+        work=Work(
+            operations.rollout_flops(config, task) / _num_transitions(config),
+            operations.rollout_bytes(config, task) / _num_transitions(config),
+        ),
     )
 
 

@@ -194,41 +194,47 @@ def _measure_device(
     units = num_seeds * steps
     timing = measure.timed(call, setting.repeat)
     state = envs = None
-    flops = config.updates_per_step * operations.update_flops(config, task)
-    baseline = None
+    # XLA would count what a step may do and does not, too.
+    work = baseline = None
+    if learns:
+        flops = config.updates_per_step * operations.update_flops(config, task)
+        work = Work(flops, bytes=None)
     if setting.has_baselines:
-        baseline = _host_loop(setting, config, num_seeds, on_host, steps, learns)
+        baseline, work = _host_loop(setting, config, num_seeds, on_host, steps, learns)
     return Measurement(
         units=units,
         timing=timing,
         compile_seconds=compiled.seconds,
-        # By hand: XLA counts what a step may do and does not, too.
-        work=Work(flops, bytes=None) if learns else None,
+        work=work,
         baseline=baseline,
     )
 
 
 def _host_loop(
     setting: Setting, config: qusac.Config, num_seeds: int, name: str, steps: int, learns: bool
-) -> Baseline:
-    """The same steps with environments on the host."""
+) -> tuple[Baseline, Work]:
+    """The same steps with environments on the host, and what the agent's part of one takes."""
     env = environments.vector(name, range(num_seeds))
     task = env.spec.task("never")
     state = filled_state(config, task, num_seeds, config.replay_capacity)
     verb = qusac.train_step if learns else qusac.collect
     step = seeds.mapped(verb, donate=(0,), config=config, task=task)
     host = _Host(env)
+    compiled = measure.compile_for(step, state, host.step(), host.observation)
 
     def call() -> None:
         nonlocal state
         for _ in range(steps):
             transition = host.step()
-            state, action, *_ = step(state, transition, host.observation)
+            state, action, *_ = compiled.call(state, transition, host.observation)
             host.action = np.asarray(action)
 
     timing = measure.timed(call, setting.repeat)
     env.close()
-    return Baseline(f"host loop of {name}", num_seeds * steps / statistics.median(timing.seconds))
+    per_second = num_seeds * steps / statistics.median(timing.seconds)
+    updates = config.updates_per_step if learns else 1
+    work = compiled.work(per_iteration=num_seeds / updates, per_call=num_seeds)
+    return Baseline(f"host loop of {name}", per_second), work
 
 
 CASES = {

@@ -66,8 +66,9 @@ def heading(about: Mapping[str, Any], limits: Limits) -> str:
         f"{limits.bytes / 1e9:.0f} GB/s in cache and {limits.bytes_beyond_cache / 1e9:.0f} GB/s "
         "beyond it, measured anew around each row.\n"
         "Per second: median over calls, of all seeds together. GFLOP and MB are of one unit by "
-        "XLA's count (fits, rollouts, device loops and factorizations: GFLOP by hand), and the "
-        "share is of the nearer limit (MB at the rate in cache).\n"
+        "XLA's count (fits, rollouts, tabular episodes: at least, by hand; factorizations: GFLOP "
+        "by hand; device loops: of the host's), and the share is of the nearer limit (MB at the "
+        "rate in cache).\n"
     )
 
 

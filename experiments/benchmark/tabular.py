@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.benchmark import baselines, measure, numpy_reference
 from experiments.benchmark.jobs import Baseline, Case, Job, Measurement, Setting
-from experiments.benchmark.measure import Timing
+from experiments.benchmark.measure import Timing, Work
 from experiments.tabular import memory
 from qusac_jax.tabular import agent, environments, experiment
 
@@ -68,12 +68,16 @@ def _measure(
         config=config,
     )
 
+    plans: list[float] = []  # steps of policy iteration per episode, of each call
+
     def seconds_of_jax() -> float:
         nonlocal state
         start = time.perf_counter()
         state, metrics = compiled.call(on_device, state)
         jax.block_until_ready(metrics)
-        return time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        plans.append(float(np.mean(metrics.steps)))
+        return seconds
 
     warmup, ours, theirs, name = seconds_of_jax(), [], [], ""
     for _ in range(setting.repeat):
@@ -88,8 +92,37 @@ def _measure(
         units=num_seeds * _EPISODES,
         timing=Timing(warmup, tuple(ours)),
         compile_seconds=compiled.seconds,
+        work=least_work(config.agent, environment.num_states, environment.num_actions, plans[1:]),
         baseline=baseline,
     )
+
+
+def least_work(
+    config: agent.Config, num_states: int, num_actions: int, plans: Sequence[float]
+) -> Work:
+    """Of an episode's plan, counted by hand; draws and how long solvers iterate are left out.
+
+    Sampled transitions are written once. A step of policy iteration reads all of them once, those
+    of the mean MDP for each Q, and for each solve those of the policy, which one product checks.
+
+    Args:
+        config: of the agent, of a method of this case.
+        num_states: S.
+        num_actions: A.
+        plans: steps of policy iteration per episode of each call.
+    """
+    pairs = num_states**2 * num_actions  # transition probabilities of an MDP
+    if config.method == "psrl":
+        num_sampled, vectors, means, solves = 1, 0, 1, 1
+    else:
+        num_sampled = config.num_members
+        vectors = 3 if config.method == "exact_ube" else 1  # that members' probabilities weigh
+        means = 1 if config.method == "ensemble_var" else 2
+        solves = means + (0 if config.method == "pombu" else num_sampled)
+    read = (means + (num_sampled if vectors else 0)) * pairs + solves * num_states**2
+    products = (means + num_sampled * vectors) * pairs + solves * num_states**2
+    steps = statistics.median(plans)
+    return Work(2.0 * steps * products, 4.0 * (num_sampled * pairs + steps * read))
 
 
 def _seconds_of_numpy(

@@ -25,7 +25,8 @@ from experiments.benchmark import (
     torch_agent,
 )
 from qusac_jax import ube
-from qusac_jax.qusac import agent, presets
+from qusac_jax.qusac import agent, fitting, presets
+from qusac_jax.qusac.state import dynamics_model
 from qusac_jax.task import Task
 from tests import sizes
 
@@ -119,7 +120,9 @@ def test_every_task_that_loads_is_looped_on_the_device(tiny, monkeypatch, tmp_pa
         assert row["sizes"].startswith(pendulum[0])
         assert row["baseline"] == "host loop of gym:Pendulum-v1"
         assert row["ratio_to_baseline"] > 0
-    assert (learning["flops"] > 0, acting["flops"]) == (True, None)
+    # Of the host's programs: a step with an update, and one without.
+    assert learning["flops"] > acting["flops"] > 0
+    assert learning["bytes"] > acting["bytes"] > 0
 
 
 @pytest.mark.slow
@@ -185,6 +188,58 @@ def test_a_step_of_a_fit_is_three_products_with_each_weight_and_row():
     inputs, outputs = TASK.observation_size + TASK.action_size, 2 * (TASK.observation_size + 1)
     weights = inputs * 128 + 128 * 128 + 128 * 128 + 128 * outputs
     assert operations.fit_step_flops(config, TASK) == 3 * 2 * weights * config.num_members * 128
+
+
+def _step_of_a_fit(config):
+    """A gradient step alone, and what it is called with."""
+    state = agents.filled_state(config, TASK, 1, config.replay_capacity)
+    parts = state.replay, state.dynamics
+    buffer, dynamics = (jax.tree.map(lambda x: x[0], part) for part in parts)
+    network = dynamics_model(config, TASK)
+    counts = jnp.int32(config.replay_capacity), jnp.int32(1)
+    problem = fitting._Problem(
+        network, config.dynamics, config.fit_batch_size, dynamics, buffer, *counts, None
+    )
+    order = jnp.tile(jnp.arange(config.replay_capacity), (config.num_members, 1))
+    members = jnp.zeros(config.num_members)
+    weights = fitting._Weights(dynamics.params, dynamics.opt_state, dynamics.params, members)
+    return functools.partial(fitting._gradient_step, problem), (order, jnp.int32(0), weights)
+
+
+def test_xla_counts_the_bytes_of_a_fit_that_are_counted_by_hand():
+    config = dataclasses.replace(presets.get("qusac"), replay_capacity=5000)
+    step, arguments = _step_of_a_fit(config)
+    compiled = measure.compile_for(jax.jit(step), *arguments)
+    by_hand = operations.fit_step_bytes(config, TASK)
+    # What is element-wise has operations of its own, which is as much again.
+    assert by_hand < compiled.cost.bytes < 2.5 * by_hand
+
+
+def test_xla_counts_the_bytes_of_rollouts_that_are_counted_by_hand():
+    config = dataclasses.replace(presets.get("mbpo"), roll_out_every=5)
+    state = agents.filled_state(config, TASK, 1, 100)
+    one_step = dataclasses.replace(config, rollout_length=1)
+    roll_out = seeds.mapped(agent.roll_out, donate=(0,), config=one_step, task=TASK)
+    compiled = measure.compile_for(roll_out, state)
+    by_hand = operations.rollout_bytes(one_step, TASK)
+    assert by_hand < compiled.cost.bytes < 2.5 * by_hand
+
+
+@pytest.mark.parametrize(
+    ("method", "reads", "multiplied"),
+    [
+        # Of N = 2 MDPs with S = 3, A = 2: 18 probabilities each, 9 of them the policy's.
+        ("psrl", 18 + 9, 18 + 9),
+        ("ensemble_var", 3 * 18 + 3 * 9, 3 * 18 + 3 * 9),
+        ("pombu", 4 * 18 + 2 * 9, 4 * 18 + 2 * 9),
+        ("exact_ube", 4 * 18 + 4 * 9, 8 * 18 + 4 * 9),
+    ],
+)
+def test_what_a_plan_takes_at_least(method, reads, multiplied):
+    config = tabular.agent.Config(method=method, num_members=2)
+    work = tabular.least_work(config, 3, 2, [4.0, 5.0, 9.0])
+    sampled = 18 * (1 if method == "psrl" else 2)
+    assert work == measure.Work(2 * 5 * multiplied, 4 * (sampled + 5 * reads))
 
 
 def test_a_penalty_asks_all_members_at_each_transition_of_rollouts():

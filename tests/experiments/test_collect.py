@@ -11,6 +11,7 @@ import pytest
 
 from experiments import kept_policies
 from experiments.collect import command, maker, recording
+from experiments.inspect import command as inspect_command
 from qusac_jax import datasets, environments
 from qusac_jax.qusac import Transition
 from tests.short_env import LIMIT, MAX_STEPS
@@ -309,6 +310,17 @@ def test_mistakes(tmp_path, monkeypatch, capsys, arguments, words):
     for word in words:
         assert word in err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_flags_that_no_picture_reads_are_named(made, tmp_path, capsys):
+    arguments = [f"{made}/run", "--cells=4", "--rollout_length=5", f"--output={tmp_path}"]
+    assert inspect_command.main(["inspect", *arguments]) == 0
+    warnings = capsys.readouterr().err
+    assert "rollout_length has no effect on the pictures of this run" in warnings
+    assert "cells" not in warnings
+    assert (tmp_path / "maps.png").exists()
+    assert not (tmp_path / "rollouts.png").exists()
 
 
 def test_sizes_of_another_run_leave_no_room_for_size(made, tmp_path, monkeypatch, capsys):

@@ -7,8 +7,9 @@ import types
 import pytest
 
 from experiments import online
-from experiments.loggers import hyperparameters, tag
+from experiments.loggers import TensorBoard, hyperparameters, tag
 from experiments.wandb_logger import Wandb
+from tests import events
 
 ABOUT = {"env": "pendulum", "seed": 0, "config": {"risk": 1.0, "critic_hidden": [8, 8]}}
 
@@ -56,6 +57,18 @@ def stub(monkeypatch):
     module.init = lambda **options: begun.append(StubRun(**options)) or begun[-1]
     monkeypatch.setitem(sys.modules, "wandb", module)
     return begun
+
+
+@pytest.mark.parametrize(("checkpoint", "purged"), [(-1, 0), (20, 21)])
+def test_tensorboard_forgets_what_is_logged_again(tmp_path, checkpoint, purged):
+    logger = TensorBoard(tmp_path, ABOUT)
+    logger.log(rows(0), {})
+    logger.rewind(checkpoint)
+    logger.log(rows(0 if checkpoint < 0 else 40), {})
+    logger.close()
+    written = events.read(tmp_path / "seed_1")
+    begun = [event.step for event in written if event.WhichOneof("what") == "session_log"]
+    assert begun == [purged]
 
 
 def test_a_continued_run_goes_on_in_the_same_place(stub, tmp_path):

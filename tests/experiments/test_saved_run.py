@@ -2,14 +2,12 @@
 
 import json
 import shutil
-import struct
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tensorboardX.proto.event_pb2 import Event
 
 import qusac_jax
 from experiments import evaluate, files, online, run_reader
@@ -17,6 +15,7 @@ from experiments.inspect import command, fans, state_maps
 from experiments.saved_run import SavedRun
 from qusac_jax import environments
 from qusac_jax.qusac import model
+from tests import events
 from tests.experiments.test_online import ENV, TINY
 
 STEPS = [40, 60, 80]
@@ -200,23 +199,12 @@ def test_there_is_one_final_return(finished):
         assert [curve.final_step for curve in curves] == [80, 80]
 
 
-def read_events(folder):
-    events = []
-    for path in folder.glob("events*"):
-        content = path.read_bytes()
-        while content:  # a record is its length, a checksum of it, the data, and one of these
-            (length,) = struct.unpack("<Q", content[:8])
-            events.append(Event.FromString(content[12 : 12 + length]))
-            content = content[16 + length :]
-    return events
-
-
 def test_events_have_sections_and_a_writer_for_each_seed(finished):
     columns = files.read_columns(finished / "metrics.csv", ("seed", "eval_return", "critic_loss"))
     for seed in (0, 1):
-        events = read_events(finished / "tensorboard" / f"seed_{seed}")
+        written = events.read(finished / "tensorboard" / f"seed_{seed}")
         scalars, plugins = {}, set()
-        for event in events:
+        for event in written:
             for value in event.summary.value:
                 plugins.add(value.metadata.plugin_data.plugin_name)
                 if value.WhichOneof("value") == "simple_value":

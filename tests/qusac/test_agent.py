@@ -149,6 +149,16 @@ def test_what_the_model_predicts_by_hand(alone):
     np.testing.assert_allclose(metrics["noise_variance"], np.exp(below), rtol=1e-5)
 
 
+def test_what_is_predicted_of_rewards_that_sum_to_0_is_finite(alone):
+    data = jax.tree.map(lambda x: x[:4], random_transitions(0))._replace(reward=jnp.zeros(4))
+    state = alone.init(jax.random.key(0))
+    state = state._replace(replay=replay.add(state.replay, data))
+    predicted = diagnostics.diagnose(
+        state, jax.random.key(1), config=SMALL, task=TASK, reward_threshold=-1.0
+    )["rewarded_predicted"]
+    assert jnp.isfinite(predicted)
+
+
 def test_before_the_first_rollouts_the_log_is_about_states_of_D(alone):
     empty = alone.init(jax.random.key(0))
     data = jax.tree.map(lambda x: x[:4], random_transitions(0))
