@@ -160,11 +160,13 @@ def shared_tasks(
     return labels, shared
 
 
-def aggregate(scores: dict[str, np.ndarray]) -> list[Aggregate]:
-    """Median and interquartile mean over tasks (Agarwal et al., 2021), by rliable.
+def aggregate(scores: dict[str, np.ndarray], *, median_over: str = "tasks") -> list[Aggregate]:
+    """Median and interquartile mean (Agarwal et al., 2021), by rliable.
 
     Args:
         scores: for each label `[R, tasks]`.
+        median_over: `tasks`, of the tasks' means over seeds, or `seeds`, of all scores, which one
+            task has.
 
     Raises:
         ValueError: if rliable is missing or does not work.
@@ -173,7 +175,9 @@ def aggregate(scores: dict[str, np.ndarray]) -> list[Aggregate]:
     library, metrics = (require(f"rliable.{name}", **needed) for name in ("library", "metrics"))
 
     def statistics(values: np.ndarray) -> np.ndarray:
-        return np.array([metrics.aggregate_median(values), metrics.aggregate_iqm(values)])
+        over_tasks = median_over == "tasks"
+        median = metrics.aggregate_median(values) if over_tasks else np.median(values)
+        return np.array([median, metrics.aggregate_iqm(values)])
 
     # rliable draws from NumPy's global generator whatever it is given.
     state = np.random.get_state()  # noqa: NPY002

@@ -77,11 +77,11 @@ def _results(curves: Sequence[Curve], output: pathlib.Path) -> list[str]:
         theirs = ladder.published(ladders, first_ends)
         ladder.draw(ladders, theirs, output / "action_costs.png", steps=first_ends, y=y)
     try:
-        iqm = {env: _interquartile_means(by_label, final) for env, by_label in grouped.items()}
+        over_seeds = {env: _over_seeds(by_label, final) for env, by_label in grouped.items()}
         over_tasks = _over_tasks(grouped)
     except ValueError as error:  # no rliable
-        iqm, over_tasks = {}, [f"{error}"]
-    return [_table(grouped, iqm, ends), *over_tasks]
+        over_seeds, over_tasks = {}, [f"{error}"]
+    return [_table(grouped, over_seeds, ends), *over_tasks]
 
 
 def find_unfinished(
@@ -147,14 +147,14 @@ def _published_at(curve: Curve, step: float) -> PublishedPoint | None:
 
 def _table(
     grouped: _Grouped,
-    iqm: dict[str, dict[str, str]],
+    over_seeds: dict[str, dict[str, str]],
     ends: Mapping[tuple[str, str], float],
 ) -> str:
     """By task and method; the return of a seed is the mean of its last evaluations up to `ends`."""
     lines = [
         f"| task | method | seeds | steps | mean of the last {_EVALUATIONS} evaluations | "
-        "IQM over seeds | published | least to most |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "IQM over seeds | median over seeds | published | least to most |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for env, by_label in grouped.items():
         for label, curves in by_label.items():
@@ -164,7 +164,7 @@ def _table(
             theirs = _in_words(_published_at(curves[0], end))
             lines.append(
                 f"| {env} | {label} | {len(curves)} | {end:.0f} | {mean} | "
-                f"{iqm.get(env, {}).get(label, '-')} | {theirs} |"
+                f"{over_seeds.get(env, {}).get(label, '- | -')} | {theirs} |"
             )
     counts = [len(curve.x) for one in grouped.values() for each in one.values() for curve in each]
     if min(counts) < _EVALUATIONS:
@@ -176,10 +176,13 @@ def _table(
     return "\n".join(lines)
 
 
-def _interquartile_means(
+def _over_seeds(
     by_label: dict[str, list[Curve]], final: Callable[[Curve], float]
 ) -> dict[str, str]:
-    """Of one task with 95 % intervals; nothing for methods with one seed, which have none."""
+    """Two cells of a task's row, the interquartile mean and the median, with 95 % intervals.
+
+    Methods with one seed, which have no intervals, are left out.
+    """
     scores = {
         label: np.array([[final(curve)] for curve in curves])
         for label, curves in by_label.items()
@@ -188,8 +191,11 @@ def _interquartile_means(
     scores = {label: values for label, values in scores.items() if np.isfinite(values).all()}
     if not scores:
         return {}
-    aggregates = results.aggregate(scores)
-    return {one.label: _interval(one, ".1f") for one in aggregates if one.statistic == "IQM"}
+    found = {
+        (one.label, one.statistic): _interval(one, ".1f")
+        for one in results.aggregate(scores, median_over="seeds")
+    }
+    return {label: f"{found[label, 'IQM']} | {found[label, 'median']}" for label in scores}
 
 
 def _over_tasks(grouped: _Grouped) -> list[str]:

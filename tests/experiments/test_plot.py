@@ -188,6 +188,11 @@ def test_aggregates_by_hand():
     (one, _) = results.aggregate({"one": scores["a"][:1]})  # of one seed there is no interval
     assert one.value == np.median(scores["a"][0])
     assert np.isnan([one.low, one.high]).all()
+    # Of one task, rliable's median would be that of one mean.
+    (median, iqm) = results.aggregate({"a": scores["a"][:, :1]}, median_over="seeds")
+    assert median.value == np.median(scores["a"][:, 0]) != scores["a"][:, 0].mean()
+    assert scores["a"].min() <= median.low < median.value < median.high <= scores["a"].max()
+    assert iqm.value == pytest.approx(np.sort(scores["a"][:, 0])[2:6].mean())
     # Nothing varies: no width.
     assert found["b", "IQM"][2:] == (0.25, 0.25, 0.25, 4, 3)
 

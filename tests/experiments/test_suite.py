@@ -641,6 +641,24 @@ def test_seeds_that_are_not_as_far_are_compared_where_all_have_been(tmp_path):
     assert "| pendulum | sac | 2 | 20000 | 155.0 ± 0.0 | 155.0 [155.0, 155.0] |" in text
 
 
+def test_a_task_has_the_median_of_its_seeds(tmp_path):
+    for seed, last in enumerate((100.0, 200.0, 900.0)):
+        run = tmp_path / "runs" / f"pendulum-sac-s{seed}"
+        write_run(run, "pendulum", "sac", rows_for([seed], [last], (0, 1_000)))
+    write_run(tmp_path / "runs" / "alone", "acrobot", "sac", rows_for([0], [1.0], (0, 1_000)))
+    text, _ = report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    pendulum, alone = (
+        next(line for line in text.splitlines() if line.startswith(f"| {task} |")).split(" | ")
+        for task in ("pendulum", "acrobot")
+    )
+    header = next(line for line in text.splitlines() if line.startswith("| task |")).split(" | ")
+    column = header.index("median over seeds")
+    # Of two evaluations, the first 0, the mean.
+    assert pendulum[column] == "100.0 [50.0, 450.0]"
+    assert alone[column - 1 : column + 1] == ["-", "-"]
+    assert len(pendulum) == len(alone) == len(header)
+
+
 def test_methods_are_compared_over_tasks_where_all_have_been(tmp_path):
     for env in ("pendulum", "ball_in_cup"):
         for method in ("ensemble_mean", "upper_bound"):
