@@ -194,13 +194,13 @@ def _measure_device(
     units = num_seeds * steps
     timing = measure.timed(call, setting.repeat)
     state = envs = None
-    # XLA would count what a step may do and does not, too.
+    # Not of what was compiled: XLA would count what a step may do and does not, too.
     work = baseline = None
-    if learns:
-        flops = config.updates_per_step * operations.update_flops(config, task)
-        work = Work(flops, bytes=None)
     if setting.has_baselines:
         baseline, work = _host_loop(setting, config, num_seeds, on_host, steps, learns)
+    if learns:
+        flops = config.updates_per_step * operations.update_flops(config, task)
+        work = Work(flops, None if work is None else work.bytes)
     return Measurement(
         units=units,
         timing=timing,

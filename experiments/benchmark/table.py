@@ -67,8 +67,8 @@ def heading(about: Mapping[str, Any], limits: Limits) -> str:
         "beyond it, measured anew around each row.\n"
         "Per second: median over calls, of all seeds together. GFLOP and MB are of one unit by "
         "XLA's count (fits, rollouts, tabular episodes: at least, by hand; factorizations: GFLOP "
-        "by hand; device loops: of the host's), and the share is of the nearer limit (MB at the "
-        "rate in cache).\n"
+        "by hand; device loops: updates by hand, the rest of the host's loop), and the share is "
+        "of the nearer limit (MB at the rate in cache).\n"
     )
 
 

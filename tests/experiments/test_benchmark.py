@@ -225,6 +225,23 @@ def test_xla_counts_the_bytes_of_rollouts_that_are_counted_by_hand():
     assert by_hand < compiled.cost.bytes < 2.5 * by_hand
 
 
+def test_bytes_of_rollouts_are_those_of_each_product():
+    qusac = dataclasses.replace(presets.get("qusac"), roll_out_every=5)  # 2,000 rollouts together
+    # Rows are read and written by a layer, its weights read: 6 -> 4 x 200 -> 12, 5 -> 2 x 128 -> 2.
+    model, actor = 6 + 8 * 200 + 12, 5 + 4 * 128 + 2
+    weights = 5 * (6 * 200 + 3 * 200**2 + 200 * 12), 5 * 128 + 128**2 + 128 * 2
+    each = model + actor + 2 * 6 + 12  # noise written and read, a transition written
+    rows = 2000, 5 * 2000  # of D_model, of D_1..D_5
+    floats = 5 * sum(n * each + sum(weights) for n in rows)
+    assert operations.rollout_bytes(qusac, TASK) == 4 * floats
+    mopo = dataclasses.replace(presets.get("mopo"), rollouts_per_step=400, roll_out_every=5)
+    alone = dataclasses.replace(mopo, penalty=None)
+    # All members at each pair.
+    steps = mopo.rollout_length
+    more = operations.rollout_bytes(mopo, TASK) - operations.rollout_bytes(alone, TASK)
+    assert more == 4 * steps * (5 * 2000 * model + weights[0])
+
+
 @pytest.mark.parametrize(
     ("method", "reads", "multiplied"),
     [
