@@ -42,17 +42,24 @@ def read_count(path: pathlib.Path, name: str, remedy: str) -> int:
     return value
 
 
-def read_columns(path: pathlib.Path, wanted: Iterable[str]) -> dict[str, np.ndarray]:
+def read_columns(
+    path: pathlib.Path, wanted: Iterable[str] | None = None, *, size: int | None = None
+) -> dict[str, np.ndarray]:
     """Columns of numbers of a CSV file; empty ones where there is no file yet.
 
     A last line without its end, as a run has that was killed or is writing, is left out.
 
+    Args:
+        path: the file.
+        wanted: names of columns; None for all that there are.
+        size: bytes from the beginning that are read; None for all.
+
     Raises:
         ValueError: if a column is missing or something is no number, naming file and line.
     """
-    wanted = set(wanted)
+    wanted = None if wanted is None else set(wanted)
     try:
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        text = path.read_bytes()[:size].decode() if path.is_file() else ""
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read ({error}); leave this run out") from error
     complete = text[: text.rfind("\n") + 1]
@@ -60,8 +67,8 @@ def read_columns(path: pathlib.Path, wanted: Iterable[str]) -> dict[str, np.ndar
     try:
         header = next(rows, None)
         if header is None:
-            return {name: np.zeros(0) for name in wanted}
-        return _parse(path, header, rows, wanted)
+            return {name: np.zeros(0) for name in wanted or ()}
+        return _parse(path, header, rows, set(header) if wanted is None else wanted)
     except csv.Error as error:
         raise ValueError(f"{path} is no CSV file ({error}); leave this run out") from error
 

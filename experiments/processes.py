@@ -13,7 +13,9 @@ import io
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from typing import Any
 
 import jax
@@ -25,8 +27,14 @@ from experiments import interrupts, seeds
 from qusac_jax import _keys
 
 EVERY = 100  # steps after which processes agree on whether to go on
+_WAIT = 300  # seconds in which all processes must be started
 _INLINE = 256  # bytes of a message that need no second call
 _HEARTBEAT = 100  # seconds after which JAX ends processes because one does not answer
+_NOT_FOUND = (
+    "distributed: the processes did not find each other ({}); start all of them within five "
+    "minutes, where no cluster is detected with --coordinator=HOST:PORT --num_processes=P "
+    "--process_id=0, 1, ..."
+)
 _LOST = (
     "another process of this run has ended, so this one ends too; start all of them again with the "
     "same commands, and the run continues from its last checkpoint"
@@ -59,10 +67,11 @@ def connect(options: Any) -> None:
     """Finds the other processes, before JAX looks for devices.
 
     Args:
-        options: the flags of `define_flags`.
+        options: the flags of `define_flags`, and `num_seeds`.
 
     Raises:
-        ValueError: if they cannot be found.
+        ValueError: if they cannot be found, or the seeds cannot be divided among as many as the
+            flags say.
     """
     given = {
         "coordinator_address": options.coordinator,
@@ -78,18 +87,40 @@ def connect(options: Any) -> None:
         return
     if options.coordinator is not None:
         _check_address(options.coordinator)
+    if options.num_processes is not None:  # before the others are waited for
+        _check_divisible(options.num_seeds, options.num_processes)
     # Signals are answered here, at steps that all agree on.
     jax.config.update("jax_enable_preemption_service", False)
     try:
-        jax.distributed.initialize(**given, heartbeat_timeout_seconds=_HEARTBEAT)
+        _find_others(given)
+    except futures.TimeoutError:
+        message = _NOT_FOUND.format(f"waited for {_WAIT} seconds")
+        print(f"error: {message}", file=sys.stderr, flush=True)
+        os._exit(2)  # an ordinary end would have JAX print what it was waiting for
     except (ValueError, TypeError, RuntimeError) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise ValueError(
-            f"distributed: the processes did not find each other ({first}); start all of them "
-            "within five minutes, where no cluster is detected with --coordinator=HOST:PORT "
-            "--num_processes=P --process_id=0, 1, ..."
-        ) from error
+        raise ValueError(_NOT_FOUND.format(str(error).strip().partition("\n")[0])) from error
     interrupts.leave_at_once()  # JAX has handlers of its own
+
+
+def _find_others(given: dict[str, Any]) -> None:
+    """In a thread of its own: signals are answered meanwhile, where JAX waits without Python."""
+    found: futures.Future[None] = futures.Future()
+
+    def find() -> None:
+        try:
+            # JAX ends the process with a stack trace when its own time is over.
+            jax.distributed.initialize(
+                **given,
+                initialization_timeout=2 * _WAIT,
+                heartbeat_timeout_seconds=_HEARTBEAT,
+            )
+        except Exception as error:
+            found.set_exception(error)
+        else:
+            found.set_result(None)
+
+    threading.Thread(target=find, daemon=True).start()
+    found.result(_WAIT)
 
 
 def _check_address(coordinator: str) -> None:
@@ -99,6 +130,15 @@ def _check_address(coordinator: str) -> None:
         raise ValueError(
             "coordinator must be HOST:PORT, such as 10.0.0.1:1234, the same for all processes; got "
             f"{coordinator!r}"
+        )
+
+
+def _check_divisible(num_seeds: int, count: int) -> None:
+    if num_seeds % count:
+        counts = ", ".join(str(count * each) for each in (1, 2, 3))
+        raise ValueError(
+            f"num_seeds must be a multiple of the {count} processes, got {num_seeds}; use "
+            f"{counts}, ..."
         )
 
 
@@ -124,12 +164,7 @@ class Processes:
         Raises:
             ValueError: if they cannot be divided evenly.
         """
-        if len(items) % self.count:
-            counts = [self.count * each for each in (1, 2, 3)]
-            raise ValueError(
-                f"num_seeds must be a multiple of the {self.count} processes, got {len(items)}; "
-                f"use {', '.join(map(str, counts))}, ..."
-            )
+        _check_divisible(len(items), self.count)
         size = len(items) // self.count
         return items[self.index * size : (self.index + 1) * size]
 

@@ -160,7 +160,7 @@ class RunDirectory:
             step: of the checkpoint; -1 if there was none.
 
         Raises:
-            ValueError: if metrics.csv is shorter than it was then.
+            ValueError: if metrics.csv is shorter than it was then, or damaged before that.
         """
         if self.metrics_size() < metrics_size:
             there = f"has {self.metrics_size()} bytes" if self._metrics.exists() else "is missing"
@@ -168,10 +168,21 @@ class RunDirectory:
                 f"{self._metrics} {there}, and had {metrics_size} bytes when the checkpoint was "
                 "saved; restore it, or start in another workdir"
             )
+        self._check_metrics(metrics_size)
         if self._metrics.exists():
             os.truncate(self._metrics, metrics_size)
         for logger in self._loggers:
             logger.rewind(step)
+
+    def _check_metrics(self, size: int) -> None:
+        """Raises `ValueError` for what, in so many bytes, would end the run when it is over."""
+        try:
+            read_columns(self._metrics, size=size)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}. The run cannot go on with it: restore the file, or start in another "
+                "workdir"
+            ) from error
 
     def log(self, rows: list[dict[str, float]], timing: dict[str, float]) -> None:
         """Appends one row per seed to metrics.csv, and gives all of it to the loggers.

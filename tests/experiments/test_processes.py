@@ -24,13 +24,21 @@ SEEDS = ["--num_seeds=4"]
 ONLINE = [*ONLINE, *SEEDS, "--checkpoint_every=100", "--eval_every=50"]
 
 
-def start(program, flags, *, count=2, port=None):
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def answers(port):
+    with socket.socket() as client:
+        return not client.connect_ex(("127.0.0.1", port))
+
+
+def start(program, flags, *, count=2):
     """The processes of a run, each with two devices."""
-    if port is None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-    flags = [*flags, "--distributed", f"--coordinator=127.0.0.1:{port}", f"--num_processes={count}"]
+    flags = [*flags, "--distributed", f"--coordinator=127.0.0.1:{free_port()}"]
+    flags += [f"--num_processes={count}"]
     xla = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     return [
         subprocess.Popen(
@@ -136,10 +144,8 @@ def test_a_stopped_run_goes_on_together(tmp_path):
 def test_tasks_of_slurm_find_each_other(tmp_path):
     flags = [flag for flag in ONLINE if not flag.startswith("--termination")]
     flags += ["--env=functional:tests.pendulum:Pendulum", "--preset=sac", "--num_steps=100"]
-    with socket.socket() as free:  # JAX derives the port from the job's number
-        for job in range(1, 4096):
-            if free.connect_ex(("127.0.0.1", 61440 + job)):
-                break
+    # JAX derives the port from the job's number.
+    job = next(number for number in range(1, 4096) if not answers(61440 + number))
     slurm = {"SLURM_JOB_ID": f"{job}", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
     processes = [
         subprocess.Popen(
@@ -205,7 +211,11 @@ LATE = """
 import sys, types
 from experiments import processes
 options = types.SimpleNamespace(
-    distributed=True, coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2])
+    distributed=True,
+    coordinator=sys.argv[1],
+    num_processes=2,
+    process_id=int(sys.argv[2]),
+    num_seeds=2,
 )
 processes.connect(options)
 everyone = processes.Processes()
@@ -218,9 +228,7 @@ with everyone.together():
 
 @pytest.mark.slow
 def test_an_error_after_the_last_meeting_ends_all():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     arguments = [[sys.executable, "-c", LATE, address, str(i)] for i in range(2)]
     both = [
         subprocess.Popen(each, cwd=ROOT, stderr=subprocess.PIPE, text=True) for each in arguments
@@ -228,6 +236,51 @@ def test_an_error_after_the_last_meeting_ends_all():
     errors = [each.communicate(timeout=120)[1] for each in both]
     assert "ValueError: no space left" in errors[0]
     assert "process 0 ended: no space left" in errors[1]
+
+
+WAITING = """
+import sys
+from experiments import interrupts, online, processes
+interrupts.leave_at_once()  # as with -m
+processes._WAIT = int(sys.argv[1])
+sys.exit(online.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seconds", "number", "code", "message"),
+    [
+        (300, signal.SIGTERM, 143, "terminated\n"),
+        (300, signal.SIGINT, 130, "interrupted\n"),
+        (2, None, 2, "error: distributed: the processes did not find each other (waited for 2"),
+    ],
+)
+def test_who_waits_for_the_others_can_be_stopped(tmp_path, seconds, number, code, message):
+    port = free_port()
+    flags = [f"--coordinator=127.0.0.1:{port}", "--num_processes=2", "--process_id=0"]
+    flags = [*ONLINE, f"--workdir={tmp_path}/run", "--distributed", *flags]
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING, str(seconds), *flags],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        if number is not None:
+            deadline = time.monotonic() + 120
+            while not answers(port):  # where the others would find it
+                assert time.monotonic() < deadline
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.1)
+            process.send_signal(number)
+        err = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode == code, err
+    assert err.startswith(message)
+    assert err.count("\n") == 1  # and nothing of JAX
+    assert not (tmp_path / "run").exists()
 
 
 def test_shares():
@@ -245,6 +298,11 @@ def test_shares():
     ("flags", "message"),
     [
         (["--distributed"], "did not find each other"),
+        # ... without waiting for anybody at that address
+        (
+            ["--distributed", "--coordinator=127.0.0.1:9", "--num_processes=3", "--process_id=1"],
+            "multiple of the 3 processes, got 4; use 3, 6, 9",
+        ),
         (["--num_processes=2"], "add --distributed"),
         (["--distributed", "--init_from=x"], "did not find each other"),
     ],

@@ -84,6 +84,22 @@ def test_the_last_step_is_that_of_a_whole_line(tmp_path):
     directory.close()
 
 
+@pytest.mark.parametrize("damaged", ["10,0,\0\n", "10,0\n", "10,0,0", "\n"])
+def test_a_damaged_line_is_found_before_the_run_goes_on(tmp_path, damaged):
+    first, last = "step,seed,mean_q\n5,0,1.5\n", "15,0,nan\n"
+    text, metrics = f"{first}{damaged}{last}", tmp_path / "metrics.csv"
+    directory = RunDirectory(tmp_path, {"env": "x"})
+    metrics.write_text(text + "20,0,x\n")  # what comes after the checkpoint is written again
+    line = "line [34].*restore the file, or start in another workdir"
+    with pytest.raises(ValueError, match=line):
+        directory.rewind(len(text), 15)
+    assert metrics.read_text() == text + "20,0,x\n"
+    metrics.write_text(f"{first}{last}20,0,x\n")
+    directory.rewind(len(first + last), 15)
+    assert metrics.read_text() == first + last
+    directory.close()
+
+
 @pytest.mark.parametrize("name", ["steps", "num_episodes"])
 def test_a_summary_of_what_is_forgotten_goes(tmp_path, name):
     directory = RunDirectory(tmp_path, {"env": "x"})
