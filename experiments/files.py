@@ -14,8 +14,10 @@ from typing import IO, Any
 
 import numpy as np
 
+_REMEDY = "leave this run out"  # of those that are drawn together
 
-def read_json(path: pathlib.Path, remedy: str = "leave this run out") -> dict[str, Any]:
+
+def read_json(path: pathlib.Path, remedy: str = _REMEDY) -> dict[str, Any]:
     """The JSON object in a file.
 
     Raises:
@@ -43,7 +45,11 @@ def read_count(path: pathlib.Path, name: str, remedy: str) -> int:
 
 
 def read_columns(
-    path: pathlib.Path, wanted: Iterable[str] | None = None, *, size: int | None = None
+    path: pathlib.Path,
+    wanted: Iterable[str] | None = None,
+    *,
+    size: int | None = None,
+    remedy: str = _REMEDY,
 ) -> dict[str, np.ndarray]:
     """Columns of numbers of a CSV file; empty ones where there is no file yet.
 
@@ -53,6 +59,7 @@ def read_columns(
         path: the file.
         wanted: names of columns; None for all that there are.
         size: bytes from the beginning that are read; None for all.
+        remedy: what to do about a damaged file, for the message.
 
     Raises:
         ValueError: if a column is missing or something is no number, naming file and line.
@@ -61,20 +68,24 @@ def read_columns(
     try:
         text = path.read_bytes()[:size].decode() if path.is_file() else ""
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); leave this run out") from error
+        raise ValueError(f"{path} cannot be read ({error}); {remedy}") from error
     complete = text[: text.rfind("\n") + 1]
     rows = csv.reader(io.StringIO(complete))
     try:
         header = next(rows, None)
         if header is None:
             return {name: np.zeros(0) for name in wanted or ()}
-        return _parse(path, header, rows, set(header) if wanted is None else wanted)
+        return _parse(path, header, rows, set(header) if wanted is None else wanted, remedy)
     except csv.Error as error:
-        raise ValueError(f"{path} is no CSV file ({error}); leave this run out") from error
+        raise ValueError(f"{path} is no CSV file ({error}); {remedy}") from error
 
 
 def _parse(
-    path: pathlib.Path, header: list[str], rows: Iterable[list[str]], wanted: set[str]
+    path: pathlib.Path,
+    header: list[str],
+    rows: Iterable[list[str]],
+    wanted: set[str],
+    remedy: str,
 ) -> dict[str, np.ndarray]:
     missing = sorted(wanted - set(header))
     if missing:
@@ -86,7 +97,7 @@ def _parse(
         if len(row) != len(header):
             raise ValueError(
                 f"{path} has {len(row)} values in line {number} and {len(header)} columns; "
-                "the file is damaged, leave this run out"
+                f"the file is damaged, {remedy}"
             )
         for name, index in indices.items():
             try:
@@ -94,7 +105,7 @@ def _parse(
             except ValueError as error:
                 raise ValueError(
                     f"{path}, line {number}: {name} is {row[index][:40]!r}, which is no number; "
-                    "the file is damaged, leave this run out"
+                    f"the file is damaged, {remedy}"
                 ) from error
     return {name: np.array(column) for name, column in values.items()}
 

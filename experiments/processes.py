@@ -93,11 +93,7 @@ def connect(options: Any) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     try:
         _find_others(given)
-    except futures.TimeoutError:
-        message = _NOT_FOUND.format(f"waited for {_WAIT} seconds")
-        print(f"error: {message}", file=sys.stderr, flush=True)
-        os._exit(2)  # an ordinary end would have JAX print what it was waiting for
-    except (ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError, OSError) as error:
         raise ValueError(_NOT_FOUND.format(str(error).strip().partition("\n")[0])) from error
     interrupts.leave_at_once()  # JAX has handlers of its own
 
@@ -114,13 +110,18 @@ def _find_others(given: dict[str, Any]) -> None:
                 initialization_timeout=2 * _WAIT,
                 heartbeat_timeout_seconds=_HEARTBEAT,
             )
-        except Exception as error:
+        except BaseException as error:
             found.set_exception(error)
         else:
             found.set_result(None)
 
     threading.Thread(target=find, daemon=True).start()
-    found.result(_WAIT)
+    futures.wait([found], _WAIT)
+    if not found.done():
+        message = _NOT_FOUND.format(f"waited for {_WAIT} seconds")
+        print(f"error: {message}", file=sys.stderr, flush=True)
+        os._exit(2)  # an ordinary end would have JAX print what it was waiting for
+    found.result()
 
 
 def _check_address(coordinator: str) -> None:

@@ -149,7 +149,8 @@ class RunDirectory:
         """The last step in metrics.csv, of a line that is complete; 0 where there is none."""
         if not self._metrics.exists():
             return 0
-        steps = read_columns(self._metrics, ["step"])["step"]
+        remedy = "delete it to begin anew, or choose another workdir"
+        steps = read_columns(self._metrics, ["step"], remedy=remedy)["step"]
         return int(np.max(steps[np.isfinite(steps)], initial=0))
 
     def rewind(self, metrics_size: int, step: int) -> None:
@@ -168,21 +169,13 @@ class RunDirectory:
                 f"{self._metrics} {there}, and had {metrics_size} bytes when the checkpoint was "
                 "saved; restore it, or start in another workdir"
             )
-        self._check_metrics(metrics_size)
+        # Before the run goes on, which it would end when it is over.
+        remedy = "restore it, or start in another workdir"
+        read_columns(self._metrics, size=metrics_size, remedy=remedy)
         if self._metrics.exists():
             os.truncate(self._metrics, metrics_size)
         for logger in self._loggers:
             logger.rewind(step)
-
-    def _check_metrics(self, size: int) -> None:
-        """Raises `ValueError` for what, in so many bytes, would end the run when it is over."""
-        try:
-            read_columns(self._metrics, size=size)
-        except ValueError as error:
-            raise ValueError(
-                f"{error}. The run cannot go on with it: restore the file, or start in another "
-                "workdir"
-            ) from error
 
     def log(self, rows: list[dict[str, float]], timing: dict[str, float]) -> None:
         """Appends one row per seed to metrics.csv, and gives all of it to the loggers.

@@ -24,7 +24,7 @@ from experiments.benchmark import (
     tabular,
     torch_agent,
 )
-from qusac_jax import ube
+from qusac_jax import environments, ube
 from qusac_jax.qusac import agent, fitting, presets
 from qusac_jax.qusac.state import dynamics_model
 from qusac_jax.task import Task
@@ -120,9 +120,18 @@ def test_every_task_that_loads_is_looped_on_the_device(tiny, monkeypatch, tmp_pa
         assert row["sizes"].startswith(pendulum[0])
         assert row["baseline"] == "host loop of gym:Pendulum-v1"
         assert row["ratio_to_baseline"] > 0
-    # Of the host's programs: a step with an update, and one without.
-    assert learning["flops"] > acting["flops"] > 0
+    config, task = agents.config_of("sac", "small"), environments.spec(pendulum[0]).task("never")
+    updates = config.updates_per_step * operations.update_flops(config, task)
+    assert learning["flops"] == pytest.approx(updates)  # by hand
+    assert learning["flops"] > acting["flops"] > 0  # the latter of the host's program, as bytes are
     assert learning["bytes"] > acting["bytes"] > 0
+    assert (
+        run("--quick", cases, "--method=sac", "--repeat=1", "--nobaselines", f"--json={file}") == 0
+    )
+    learning, acting = rows_of(file)
+    assert learning["flops"] == pytest.approx(updates)
+    assert [learning["bytes"], acting["flops"], acting["bytes"]] == [None] * 3
+    assert learning["share_of_peak"] > 0
 
 
 @pytest.mark.slow
