@@ -1,4 +1,4 @@
-# `make online`, `make offline` and `make test` need Python 3.11 or 3.12, a network, nothing else.
+# `make online`, `make offline` and `make test` need Python 3.11.5+ or 3.12, a network, nothing else.
 # (labmaze, a dependency of dm_control, has no wheels for newer versions of Python.)
 PYTHON ?= python3
 VENV ?= .venv
@@ -50,8 +50,8 @@ docs-build: $(VENV)/ready
 
 # The environment is rebuilt when what it is made from changes.
 $(VENV)/ready: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' \
-	  || { echo "qusac_jax needs Python 3.11 or 3.12; name one with PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11, 5) <= sys.version_info < (3, 13))' \
+	  || { echo "qusac_jax needs Python 3.11.5 or later, or 3.12; name one with PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.$(EXTRAS)'
