@@ -70,13 +70,22 @@ def run_with(
     return _exit_code(parsed)
 
 
-def parse(options: flags.FlagValues, argv: Sequence[str], *, known_only: bool = False) -> list[str]:
+def parse(
+    options: flags.FlagValues,
+    argv: Sequence[str],
+    *,
+    known_only: bool = False,
+    also: Sequence[str] = (),
+    listed_by: str = "--help lists",
+) -> list[str]:
     """Parses a command line, flags and positional arguments in any order.
 
     Args:
         options: the program's flags.
         argv: the command line, the program's name first.
         known_only: whether flags that are not among `options` are left for others.
+        also: names of flags that may be meant as well.
+        listed_by: what a message about an unknown flag says of where the known ones are.
 
     Returns:
         What is left: positional arguments, and unknown flags with `known_only`.
@@ -88,7 +97,7 @@ def parse(options: flags.FlagValues, argv: Sequence[str], *, known_only: bool = 
     try:
         return options(argv, known_only=known_only)[1:]
     except flags.UnrecognizedFlagError as error:
-        raise ValueError(_unknown_flag(error.flagname, list(options))) from error
+        raise ValueError(_unknown_flag(error.flagname, [*options, *also], listed_by)) from error
 
 
 def _help(options: flags.FlagValues) -> str:
@@ -96,13 +105,13 @@ def _help(options: flags.FlagValues) -> str:
     return options.get_help().replace(f"\n{sys.argv[0]}:\n", "\nthis program:\n", 1)
 
 
-def _unknown_flag(name: str, known: list[str]) -> str:
+def _unknown_flag(name: str, known: list[str], listed_by: str) -> str:
     """What is wrong with a flag that is not among the known ones."""
     group = name.partition(".")[0]
     inside = [flag for flag in known if flag.startswith(f"{group}.")]
     if not inside:
         near = did_you_mean(name, known, prefix="--")
-        return f"--{name} is no flag{near}; --help lists them"
+        return f"--{name} is no flag{near}; {listed_by} them"
     fields = [flag for flag in inside if flag.startswith(f"{name.rstrip('.')}.")]
     if fields:
         return f"--{name} names no single hyperparameter; use one such as --{fields[0]}"
@@ -110,7 +119,7 @@ def _unknown_flag(name: str, known: list[str]) -> str:
     if retired in RETIRED:
         return f"--{name} is gone: runs are as with {RETIRED[retired]!r}; leave it out"
     near = did_you_mean(name, inside, prefix="--")
-    return f"--{name} is no hyperparameter{near}; --help lists them"
+    return f"--{name} is no hyperparameter{near}; {listed_by} them"
 
 
 def _exit_code(main: Callable[[], int | None]) -> int:

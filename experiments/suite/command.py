@@ -2,7 +2,8 @@
 
 Every combination of task, action cost, method and seeds is a run of `experiments.online` in a
 process of its own, on its share of the cores or as a job of a SLURM cluster. All flags that are not
-listed here are passed on to the runs: --size, --action_cost, --num_steps, --config.FIELD and so on.
+listed here are passed on to the runs: --size (default paper), --num_steps (default 500000),
+--action_cost, --config.FIELD and the others of `python -m experiments.online --help`.
 Starting again does what is missing. At the end there are figures and a table; --report makes them
 of what is there.
 """
@@ -18,6 +19,7 @@ from absl import flags
 
 from experiments import cli, files, interrupts, own_cores, path_flag
 from experiments.suite import launching, planning, queue, report
+from qusac_jax.environments import PAPER_TASKS
 from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS
 
@@ -33,7 +35,12 @@ def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_list("tasks", [], "environments; paper for the paper's six", **define)
+    flags.DEFINE_list(
+        "tasks",
+        [],
+        f"environments; required; paper for the paper's six: {', '.join(PAPER_TASKS)}",
+        **define,
+    )
     flags.DEFINE_list(
         "methods",
         ["upper_bound", "ensemble_mean", "mbpo", "paper_sac"],
@@ -44,7 +51,11 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_list("action_costs", [], "of each task, instead of one --action_cost", **define)
     flags.DEFINE_integer("num_seeds", 1, "seeds trained together in one process", 1, **define)
     flags.DEFINE_integer(
-        "jobs", None, f"runs at once; default {_LOCAL_JOBS} here, all on a cluster", 1, **define
+        "jobs",
+        None,
+        f"runs at once; default {_LOCAL_JOBS} here, all on a cluster; 1 where they share a GPU",
+        1,
+        **define,
     )
     path_flag.define(values, "workdir", "runs/suite", "folder of the runs and results")
     flags.DEFINE_enum(
@@ -79,7 +90,7 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
     combinations = planning.Combinations(
         options.tasks, options.methods, options.seeds, options.action_costs
     )
-    planned = planning.plan(combinations, options.num_seeds, passed_on, runs)
+    planned = planning.plan(combinations, options.num_seeds, passed_on, runs, list(options))
     for name in ("learning_curves.png", "action_costs.png", "report.md"):
         files.check_writable(workdir / name)
     launcher = launching.Launcher(options.launcher, jobs, parameters)

@@ -9,6 +9,7 @@ import pathlib
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -21,7 +22,22 @@ _NO_LIMIT = 10 * 365 * 24 * 60  # minutes
 _SLURM_TIME = 24 * 60  # minutes, unless --slurm=time=... says otherwise
 _MAX_REQUEUES = 1_000  # after time limits; submitit gives up after 3
 _SUBMITTED = "_submitted.pkl"  # after what submitit calls a job
-_SLURM_ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED")
+_SLURM_ALIVE = (
+    "PENDING",
+    "CONFIGURING",
+    "READY",
+    "RUNNING",
+    "COMPLETING",
+    "PREEMPTED",  # until it is queued again
+    "REQUEUED",
+    "SUSPENDED",
+)
+# sacct does not know a job at once, nor an old one, which submitit both calls UNKNOWN.
+_KNOWN_WITHIN = 600.0  # seconds after its submission
+_SAVING = 600  # seconds before the time limit: a fit or an evaluation under way ends first
+_OWN_ERROR = re.compile(r"error: |[\w.]*(Error|Exception)\b")
+# What a program that was killed cannot write itself.
+_ERROR_ABOUT_IT = re.compile(r"(slurmstepd|srun): error: |Fatal Python error: ")
 LAUNCHERS = ("local", "slurm")
 
 
@@ -96,7 +112,9 @@ class Launcher:
         self._folder = folder
         self._parameters = {f"slurm_{name}": value for name, value in parameters.items()}
         if not self.is_local:
-            self._parameters.setdefault("slurm_time", _SLURM_TIME)
+            minutes = self._parameters.setdefault("slurm_time", _SLURM_TIME)
+            # Of a short limit a tenth.
+            self._parameters.setdefault("slurm_signal_delay_s", min(_SAVING, 6 * minutes))
         elif parameters:
             raise ValueError(
                 f"slurm: {', '.join(parameters)} given, but the launcher is local; use "
@@ -141,7 +159,17 @@ class Launcher:
         if self.is_local or latest is None:
             return None
         job = submitit.SlurmJob(self._folder / name, latest)
-        return job if job.state.split()[0] in _SLURM_ALIVE else None
+        state = job.state.split()[0]
+        if state == "UNKNOWN":
+            submitted = (self._folder / name / f"{latest}{_SUBMITTED}").stat().st_mtime
+            is_alive = time.time() - submitted < _KNOWN_WITHIN and is_open(self._folder / name)
+        else:
+            is_alive = state in _SLURM_ALIVE
+        return job if is_alive else None
+
+    def logs(self, name: str) -> pathlib.Path:
+        """The folder with what a run's jobs have written."""
+        return self._folder / name
 
     def stop(self, job: Any) -> None:
         """Asks a local job to save and end; what runs on a cluster goes on."""
@@ -196,15 +224,19 @@ def _latest_job(folder: pathlib.Path) -> str | None:
 
 
 def last_error(folder: pathlib.Path) -> str:
-    """The last error that the latest job of a run has written; empty if there is none."""
+    """The last error that the latest job of a run has written, else what SLURM wrote about it.
+
+    Empty if there is none, as after a kill on this machine.
+    """
     logs = sorted(folder.glob("*_log.err"), key=lambda path: path.stat().st_mtime)
     if not logs:
         return ""
-    text = logs[-1].read_text(encoding="utf-8", errors="replace")
-    errors = [
-        line for line in text.splitlines() if re.match(r"(error: |[\w.]*(Error|Exception)\b)", line)
-    ]
-    return errors[-1].strip() if errors else ""
+    lines = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines()
+    own, about = (
+        [line.strip() for line in lines if pattern.match(line)]
+        for pattern in (_OWN_ERROR, _ERROR_ABOUT_IT)
+    )
+    return (own or about or [""])[-1]
 
 
 @contextmanager

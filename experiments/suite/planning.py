@@ -79,6 +79,7 @@ def plan(
     num_seeds: int,
     passed_on: Sequence[str],
     folder: pathlib.Path,
+    flags_of_suite: Sequence[str] = (),
 ) -> list[PlannedRun]:
     """The runs of a suite: one for each combination of task, action cost, method and seeds.
 
@@ -90,6 +91,7 @@ def plan(
         num_seeds: trained together in one run.
         passed_on: further flags of all runs.
         folder: of the runs' directories.
+        flags_of_suite: names of flags that one of `passed_on` may be a misspelt form of.
 
     Raises:
         ValueError: for what would end one of the runs at its start, as far as file names and
@@ -100,7 +102,8 @@ def plan(
     groups = sorted(_groups(seeds, num_seeds))
     algorithms = _algorithms(_without_repeats("methods", combinations.methods))
     costs = _costs(combinations.action_costs)
-    _check_own(passed_on, _OWN | (_OWN_COST if combinations.action_costs else {}))
+    own = _OWN | (_OWN_COST if combinations.action_costs else {})
+    _check_own(passed_on, own, flags_of_suite)
     checked, named = [], {}
     for task, (cost, cost_flags), (method, flags) in itertools.product(
         tasks, costs.items(), algorithms.items()
@@ -200,9 +203,16 @@ def _number(name: str, text: str) -> float:
         raise ValueError(f"{name} must be numbers such as 0,0.01, got {text!r}") from None
 
 
-def _check_own(passed_on: Sequence[str], own: Mapping[str, str]) -> None:
+def _check_own(
+    passed_on: Sequence[str], own: Mapping[str, str], flags_of_suite: Sequence[str]
+) -> None:
     options = online.make_flags()
-    left = cli.parse(options, ["online", *passed_on])
+    left = cli.parse(
+        options,
+        ["online", *passed_on],
+        also=flags_of_suite,
+        listed_by="the suite's --help and that of experiments.online list",
+    )
     if left:
         raise ValueError(f"arguments {left} are not flags; flags look like --name=value")
     for name, remedy in own.items():

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from experiments import files, run_directory
-from experiments.suite.launching import Launcher
+from experiments.suite.launching import Launcher, last_error
 from experiments.suite.planning import PlannedRun
 
 _POLL = 1.0  # seconds between looks at local jobs
@@ -63,7 +64,7 @@ def work(
             running.remove(one)
             if one.job is None and not one.run.is_done():
                 waiting.insert(0, one.run)  # its suite is gone, so nobody else will continue it
-            progress.end(one.run)
+            progress.end(one.run, launcher.logs(one.run.name))
         while waiting and len(running) < len(slots) and stopped() is None:
             run, slot = waiting.pop(0), _free_slot(running, len(slots))
             job = launcher.submit(run.name, run.arguments, slots[slot])
@@ -156,12 +157,14 @@ class _Progress:
             bar.set_postfix_str(f"return {value:.1f}", refresh=False)
             bar.update(step - before)
 
-    def end(self, run: PlannedRun) -> None:
+    def end(self, run: PlannedRun, logs: pathlib.Path) -> None:
         self._bars.pop(run.name).close()
         self._ended += run.is_done()
         step, value = _last_evaluation(run)
         what = "done" if run.is_done() else f"ended at step {step} of {run.num_steps}"
         self._write(f"{run.name}: {what}, return {value:.1f} ({self._ended} of {self._total} done)")
+        if not run.is_done():
+            self._write(f"{run.name}: {last_error(logs) or 'no error written'} (its logs: {logs})")
 
     def close(self) -> None:
         for bar in self._bars.values():

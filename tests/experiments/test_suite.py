@@ -14,6 +14,7 @@ import time
 
 import numpy as np
 import pytest
+import submitit
 
 from experiments import own_cores, published_curves
 from experiments.run_directory import RunDirectory
@@ -225,12 +226,16 @@ class FakeLauncher:
 
     is_local = True
 
-    def __init__(self, failing=(), at_submit=lambda: None):
+    def __init__(self, failing=(), at_submit=lambda: None, folder=pathlib.Path("none")):
         self.submitted, self.at_once, self.most = [], 0, 0
+        self.folder = folder
         self.failing, self.at_submit = failing, at_submit
 
     def find(self, name):
         return None
+
+    def logs(self, name):
+        return self.folder / name
 
     def stop(self, job):
         job.looks = 0
@@ -275,6 +280,37 @@ def test_so_many_at_once_each_on_its_cores(tmp_path):
     assert launcher.most == 2
     assert {cores for _, cores in launcher.submitted} == {(0,), (1, 2)}
     assert [run.is_done() for run in runs] == [False, True, True, True, True]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_that_fails_is_said_with_its_error_when_it_ends(tmp_path, capsys):
+    (tmp_path / "jobs" / "run0").mkdir(parents=True)
+    (tmp_path / "jobs" / "run0" / "1_0_log.err").write_text("error: no room\n")
+    launcher = FakeLauncher(failing={"run0", "run1"}, folder=tmp_path / "jobs")
+    queue.work(planned(tmp_path, 3), launcher, [[]], lambda: None)
+    out = capsys.readouterr().out
+    assert f"run0: error: no room (its logs: {tmp_path / 'jobs' / 'run0'})" in out
+    assert f"run1: no error written (its logs: {tmp_path / 'jobs' / 'run1'})" in out
+    assert "run2: done" in out
+    assert "run2: no error" not in out
+
+
+@pytest.mark.usefixtures("quick")
+def test_on_a_terminal_runs_have_bars(tmp_path, capsys, monkeypatch):
+    class Eager(queue.tqdm):  # which draws at once, not every tenth of a second
+        def __init__(self, **settings):
+            super().__init__(mininterval=0.0, **settings)
+
+    monkeypatch.setattr(queue, "tqdm", Eager)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    runs = planned(tmp_path, 1)
+    write_run(runs[0].path, "pendulum", "sac", rows_for([0], [7.0], steps=(0, 2, 4)))
+    queue.work(runs, FakeLauncher(), [[]], lambda: None)
+    said = capsys.readouterr()
+    assert "run0" in said.err
+    assert "4/10" in said.err
+    assert "return 7.0" in said.err
+    assert "step 4 of 10" not in said.out
 
 
 @pytest.mark.usefixtures("quick")
@@ -369,6 +405,8 @@ def test_plan_takes_several_action_costs(tmp_path):
         (["--tasks=pendulum", "--seeds=2147483648"], "seed=2147483648"),
         (["--tasks=pendulum", "--size=smal"], "size=smal"),
         (["--tasks=pendulum", "--num_steps=0"], "num_steps=0"),
+        (["--tasks=pendulum", "--metods=sac"], "--metods is no flag (did you mean '--methods' or"),
+        (["--tasks=pendulum", "--jbos=1"], "'--jobs'?); the suite's --help and that of exper"),
         (["--tasks=pendulum", "--config.rsik=1"], "did you mean '--config.risk'"),
         (["--tasks=pendulum", "--config.discount=1"], "discount must lie in [0, 1)"),
         (["--tasks=pendulum", "--action_cost=-1"], "action_cost"),
@@ -420,6 +458,24 @@ def test_the_last_error_of_the_latest_job_is_found(tmp_path):
     assert launching.last_error(tmp_path) == "ValueError: but this"
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "slurmstepd: error: Detected 1 oom_kill event\nsrun: error: x: task 0: Out Of Memory\n",
+            1,
+        ),
+        ("Fatal Python error: Segmentation fault\n  File x\n", 0),
+        ("ValueError: its own\nsrun: error: node1: task 0: Exited with exit code 1\n", 0),
+        ("no error: of its own\n", None),
+    ],
+)
+def test_what_killed_a_job_is_found_where_it_wrote_no_error(tmp_path, text, expected):
+    (tmp_path / "1_0_log.err").write_text(text)
+    line = "" if expected is None else text.splitlines()[expected]
+    assert launching.last_error(tmp_path) == line
+
+
 def test_jobs_of_a_cluster_ask_for_what_was_said_and_are_found_again(tmp_path, monkeypatch):
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
@@ -440,9 +496,21 @@ def test_jobs_of_a_cluster_ask_for_what_was_said_and_are_found_again(tmp_path, m
     job = launcher.submit("run", ["--env=pendulum"], [])
     assert job.job_id == "12"
     script = (tmp_path / "submitted.sh").read_text()
-    for line in ("partition=gpu", "gpus-per-node=1", "time=600", "signal=USR2@90", "job-name=run"):
-        assert f"#SBATCH --{line}" in script
+    for line in ("partition=gpu", "gpus-per-node=1", "time=600", "signal=USR2@600", "job-name=run"):
+        assert f"#SBATCH --{line}\n" in script
     assert launcher.find("run").job_id == "12"
+    for state, is_found in (("PREEMPTED", True), ("COMPLETED", False), ("FAILED", False)):
+        (bin_folder / "sacct").write_text(
+            f"#!/bin/sh\nprintf 'JobID|State|NodeList\\n12|{state}|None\\n'\n"
+        )
+        submitit.SlurmJob.watcher.clear()
+        assert (launcher.find("run") is not None) == is_found
+    (bin_folder / "sacct").write_text("#!/bin/sh\nprintf 'JobID|State|NodeList\\n'\n")
+    submitit.SlurmJob.watcher.clear()
+    assert launcher.find("run").job_id == "12"  # sacct does not know it yet
+    (submitted,) = (tmp_path / "jobs" / "run").glob("*_submitted.pkl")
+    os.utime(submitted, (1, 1))
+    assert launcher.find("run") is None  # nor any more
     (bin_folder / "sbatch").write_text("#!/bin/sh\necho sbatch: over the limit >&2; exit 1\n")
     with pytest.raises(ValueError, match=r"other was refused.*over the limit.*fewer --jobs"):
         launcher.submit("other", ["--env=pendulum"], [])
