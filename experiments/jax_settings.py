@@ -22,17 +22,23 @@ _LEAST_COMPILE_TIME = 0.1  # seconds; what takes less is compiled anew
 _DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 
 
-def define_flags(values: flags.FlagValues) -> None:
-    """Adds the flags that say where and how JAX computes."""
+def define_flags(values: flags.FlagValues, *, with_cache: bool = True) -> None:
+    """Adds the flags that say where and how JAX computes.
+
+    Args:
+        values: to add them to.
+        with_cache: whether the program keeps what it compiles.
+    """
     define: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu", "tpu"], "where to compute", **define)
-    path_flag.define(
-        values,
-        "compilation_cache",
-        None,
-        f"folder in which compiled functions are kept for later runs; {_OFF} for none; default "
-        "JAX_COMPILATION_CACHE_DIR, or qusac_jax/jax in the user's cache",
-    )
+    if with_cache:
+        path_flag.define(
+            values,
+            "compilation_cache",
+            None,
+            f"folder in which compiled functions are kept for later runs; {_OFF} for none; default "
+            "JAX_COMPILATION_CACHE_DIR, or qusac_jax/jax in the user's cache",
+        )
     flags.DEFINE_boolean(
         "deterministic",
         False,

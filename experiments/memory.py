@@ -10,6 +10,7 @@ import jax
 
 from experiments import operations, seeds
 from qusac_jax import _memory, qusac
+from qusac_jax.environments import functional, streams
 from qusac_jax.qusac import uncertainty
 from qusac_jax.qusac.fitting_data import shuffles_in_turn
 from qusac_jax.qusac.rollouts import num_chunks
@@ -21,7 +22,7 @@ _LAYERS = 2  # of a network, which are there together without gradients
 # 32-bit words per slot of D that the shuffle of one member takes in an epoch: drawn, sorted, kept.
 _SHUFFLES = 7
 _LEAST_COPY = 10_000  # bytes of an environment, whose Python objects alone are as large
-_PARTS = ("D", "D_model", "D_1..D_N", "networks", "work space")
+_PARTS = ("D", "D_model", "D_1..D_N", "networks", "work space", "environments")
 _SHARE_TO_LOWER = 0.05  # of all bytes; what takes less is not worth lowering
 
 
@@ -33,6 +34,7 @@ class Memory(NamedTuple):
     member_data: int  # D_1..D_N together; 0 for critics that do not have their own
     networks: int  # weights and optimizers
     work: int  # temporaries of the larger of an update, a fit and rollouts
+    environments: int = 0  # states of those on the device, evaluation's too
 
     @property
     def total(self) -> int:
@@ -40,14 +42,20 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-def expected(config: qusac.Config, task: qusac.Task, num_seeds: int) -> Memory:
-    """What a run holds on its devices; nothing is allocated to find out."""
+def expected(
+    config: qusac.Config, task: qusac.Task, num_seeds: int, streams_size: int = 0
+) -> Memory:
+    """What a run holds on its devices; nothing is allocated to find out.
+
+    Args:
+        config: hyperparameters.
+        task: the environment's sizes.
+        num_seeds: trained together.
+        streams_size: `stream_bytes` of the environment, for each seed.
+    """
     init = functools.partial(qusac.init, config=config, task=task)
     state = jax.eval_shape(init, jax.random.key(0))
-    size = lambda tree: (
-        num_seeds
-        * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-    )
+    size = lambda tree: num_seeds * _tree_bytes(tree)
     return Memory(
         replay=size(state.replay),
         model_data=size(state.model_data),
@@ -55,7 +63,23 @@ def expected(config: qusac.Config, task: qusac.Task, num_seeds: int) -> Memory:
         networks=size((state.learner, state.dynamics)),
         work=num_seeds
         * max(part(config, task) for part in (_update_bytes, _fit_bytes, _rollout_bytes)),
+        environments=num_seeds * streams_size,
     )
+
+
+def stream_bytes(env: str, eval_episodes: int) -> int:
+    """Bytes of a seed's environments on the device: one to learn in, and one an evaluation episode.
+
+    0 for an environment on the host, whose copies `check_copies` counts.
+    """
+    if not functional.is_functional(env):
+        return 0
+    start = functools.partial(streams.start, functional.load(env))
+    return (1 + eval_episodes) * _tree_bytes(jax.eval_shape(start, jax.random.key(0)))
+
+
+def _tree_bytes(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _update_bytes(config: qusac.Config, task: qusac.Task) -> int:
@@ -108,9 +132,15 @@ def _rollout_bytes(config: qusac.Config, task: qusac.Task) -> int:
     return _FLOAT * rows * (config.rollout_length * (stored + drawn) + layers)
 
 
-def describe(config: qusac.Config, task: qusac.Task, num_seeds: int, devices: Sequence[Any]) -> str:
+def describe(
+    config: qusac.Config,
+    task: qusac.Task,
+    num_seeds: int,
+    devices: Sequence[Any],
+    streams_size: int = 0,
+) -> str:
     """What a run takes on each of its devices, and what there is."""
-    needed = expected(config, task, _seeds_in_one_memory(num_seeds, devices))
+    needed = expected(config, task, _seeds_in_one_memory(num_seeds, devices), streams_size)
     available = _memory.available(devices[0])
     free = "" if available is None else f", {_memory.in_words(available)} are free"
     sizes = zip(_PARTS, needed, strict=True)
@@ -135,6 +165,7 @@ def check(
     devices: Sequence[Any],
     *,
     has_dataset: bool = False,
+    streams_size: int = 0,
 ) -> None:
     """Raises `ValueError` if a run cannot fit into the memory of its devices.
 
@@ -146,20 +177,22 @@ def check(
         num_seeds: trained together.
         devices: that they are shared out to.
         has_dataset: whether D is a dataset, which is as large as it is.
+        streams_size: `stream_bytes` of the environment, for each seed.
     """
-    needed = expected(config, task, _seeds_in_one_memory(num_seeds, devices))
+    needed = expected(config, task, _seeds_in_one_memory(num_seeds, devices), streams_size)
     available = _memory.available(devices[0])
     if available is not None and needed.total > available:
-        flags = to_lower(needed, _behind(config, task, has_dataset))
+        behind = [*_behind(config, task, has_dataset), ("--eval_episodes",)]
+        flags = to_lower(needed, behind)
         raise ValueError(
-            f"the run needs {describe(config, task, num_seeds, devices)}; lower "
+            f"the run needs {describe(config, task, num_seeds, devices, streams_size)}; lower "
             f"{f'{flags} or ' if flags else ''}--num_seeds, or take "
             f"{'a smaller dataset or ' if has_dataset else ''}--size=small"
         )
 
 
 def _behind(config: qusac.Config, task: qusac.Task, has_dataset: bool) -> Sequence[Sequence[str]]:
-    """The flags that decide about each part of `Memory`."""
+    """The flags that decide about each part of `Memory` but its environments."""
     replay = () if has_dataset else ("replay_capacity",)
     interval = "fit_every" if config.rollout_interval == config.fit_every else "roll_out_every"
     rollouts = ("rollouts_per_step", "rollout_length", interval, "retain_refreshes")

@@ -11,7 +11,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, files, own_cores, path_flag
+from experiments import cli, files, jax_settings, own_cores, path_flag
 from experiments.benchmark import measure, table, torch_agent, torch_baseline
 from experiments.benchmark.cases import CASES
 from experiments.benchmark.jobs import Job, Setting
@@ -19,7 +19,6 @@ from experiments.provenance import describe_program
 from qusac_jax import _memory, environments
 from qusac_jax._fields import check_choice
 
-_DEVICES = ("auto", "cpu", "gpu", "tpu")
 _USUAL_SEEDS = {False: (1, 5, 20), True: (1,)}  # by whether the table is quick
 _USUAL_REPEAT = {False: 9, True: 3}
 _ENV = (
@@ -41,7 +40,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_boolean("quick", False, "smaller sizes, in under a minute", **define)
     flags.DEFINE_boolean("baselines", True, "time the plain baselines, too", **define)
     flags.DEFINE_string("env", "cartpole_swingup", _ENV, **define)
-    flags.DEFINE_enum("device", "auto", _DEVICES, "where to compute", **define)
+    jax_settings.define_flags(values, with_cache=False)
     path_flag.define(values, "json", None, "file for the rows, a list of objects")
     path_flag.define(values, "markdown", None, "file for the table")
     return values
@@ -63,6 +62,8 @@ def run(options: flags.FlagValues) -> int:
         if path:
             files.check_writable(path)
     device = cli.select_device(options.device)[0]
+    # Programs of their own are to compute where this one does, or to say that they cannot.
+    setting = setting._replace(device=device.platform)
     limits = measure.limits()
     first, about = limits, describe_program() | {"threads": own_cores.count()}
     if setting.has_baselines and torch_agent.torch is None:
@@ -71,6 +72,9 @@ def run(options: flags.FlagValues) -> int:
     rows: list[dict[str, Any]] = []
     has_failed = False
     for name in cases:
+        if CASES[name].starts_programs and setting.device == "tpu":
+            _say(f"{name}: left out, as a TPU serves one process at a time, which is this one")
+            continue
         chosen = CASES[name].chosen(setting)
         jobs = list(CASES[name].jobs(setting, chosen))
         if chosen and not jobs:

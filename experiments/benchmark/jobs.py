@@ -73,6 +73,7 @@ class Case(NamedTuple):
     usual: Sequence[str]  # that it takes where the command line names none
     quick: Sequence[str]  # the same of a quick table, which leaves the case out if there are none
     jobs: Callable[[Setting, Sequence[str]], Iterable[Job]]
+    starts_programs: bool = False  # on the same device, which must serve several processes
 
     def chosen(self, setting: Setting) -> Sequence[str]:
         """The methods to take."""

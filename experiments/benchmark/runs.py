@@ -220,6 +220,7 @@ CASES = {
         usual=("upper_bound",),
         quick=(),
         jobs=start_jobs,
+        starts_programs=True,
     ),
     "device_run": Case(
         about="whole runs of environments on the device, beside the same runs on the host",
@@ -227,5 +228,6 @@ CASES = {
         usual=("sac",),
         quick=(),
         jobs=device_jobs,
+        starts_programs=True,
     ),
 }

@@ -62,13 +62,13 @@ def heading(about: Mapping[str, Any], limits: Limits) -> str:
     return (
         f"Device: {about['device']}, {in_words(about['threads'])} on the host. "
         f"Versions: {versions}; commit {about['git_commit']}.\n"
-        f"Limits: float32 matrix products {limits.flops / 1e9:.0f} GFLOP/s, copies "
+        f"Limits: matrix products at default precision {limits.flops / 1e9:.0f} GFLOP/s, copies "
         f"{limits.bytes / 1e9:.0f} GB/s in cache and {limits.bytes_beyond_cache / 1e9:.0f} GB/s "
         "beyond it, measured anew around each row.\n"
         "Per second: median over calls, of all seeds together. GFLOP and MB are of one unit by "
-        "XLA's count (fits, rollouts, tabular episodes: at least, by hand; factorizations: GFLOP "
-        "by hand; device loops: updates by hand, the rest of the host's loop), and the share is "
-        "of the nearer limit (MB at the rate in cache).\n"
+        "XLA's count (fits, rollouts, tabular episodes, sparse solutions: at least, by hand; "
+        "factorizations: GFLOP by hand; device loops: updates by hand, the rest of the host's "
+        "loop), and the share is of the nearer limit (MB at the rate in cache).\n"
     )
 
 

@@ -29,9 +29,7 @@ def make_flags() -> flags.FlagValues:
     """The flags of this command."""
     values = flags.FlagValues()
     define: dict[str, Any] = {"flag_values": values}
-    flags.DEFINE_float(
-        "gain", 10.0, "of the critics' orthogonal weights, in all layers", **define
-    )
+    flags.DEFINE_float("gain", 10.0, "of the critics' orthogonal weights, in all layers", **define)
     flags.DEFINE_float("discount", 0.99, "in [0, 1)", **define)
     flags.DEFINE_float("learning_rate", 3e-4, "of the critics", **define)
     flags.DEFINE_integer("width", 256, "of the critics' two layers", **define)

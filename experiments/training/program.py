@@ -90,10 +90,12 @@ def train(
         if options.termination not in (None, run_flags.LEARNED) and not config.uses_model:
             files.warn("termination has no effect: without a model nothing is rolled out")
         unread.warn(config, config_file.given_fields(options), is_offline=is_offline)
+        streams_size = memory.stream_bytes(spec.name, options.eval_episodes)
+        of_run = config, task, len(own_seeds), devices
         if options.memory:
-            print(memory.describe(config, task, len(own_seeds), devices))
+            print(memory.describe(*of_run, streams_size=streams_size))
             return None
-        memory.check(config, task, len(own_seeds), devices, has_dataset=is_offline)
+        memory.check(*of_run, has_dataset=is_offline, streams_size=streams_size)
         workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
         trace = Trace(options.profile)
         directory = _open(everyone, workdir, description(options, spec, config, about))

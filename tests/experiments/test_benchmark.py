@@ -4,14 +4,17 @@ import dataclasses
 import functools
 import io
 import json
+import os
 import subprocess
+import sys
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import operations, seeds
+from experiments import cli, operations, seeds
 from experiments.benchmark import (
     agents,
     command,
@@ -352,6 +355,54 @@ def test_scipy_solves_the_same_sparse_problem():
     values = ube.solve_bellman(first, reward[0], policy, 0.95).v
     for solver in (solves._lu, solves._bicgstab):
         np.testing.assert_allclose(solver(*systems[0])[:, 0], values, rtol=1e-4, atol=1e-5)
+
+
+def test_the_least_work_of_a_sparse_solution_is_that_of_its_arrays():
+    transition, reward, policy = solves.sparse_problem(50, "local")
+    work = solves.least_sparse_work(50)
+    one_q = reward[0].nbytes
+    given = sum(np.asarray(x).nbytes for x in (*transition, reward, policy))
+    assert work.bytes == given + one_q
+    systems = solves._systems(transition, reward, policy, 0.95)
+    num_rhs = sum(len(rhs) for _, rhs in systems)
+    assert work.flops == 2 * num_rhs * transition.next_state.size
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cpu"])
+def test_programs_are_started_where_the_benchmark_computes_if_that_serves_several(
+    monkeypatch, capsys, platform
+):
+    device = types.SimpleNamespace(platform=platform, memory_stats=dict)
+    monkeypatch.setattr(cli, "select_device", lambda kind: [device])
+    monkeypatch.setattr(measure, "limits", lambda: LIMITS)
+    seen = []
+
+    def parts(run, folder, number):
+        seen.append(run.device)
+        return dict.fromkeys(runs._MARKS, 1.0) | {"compiling": 0.5}
+
+    monkeypatch.setattr(runs, "_parts", parts)
+    assert run("--quick", "--case=start", "--num_seeds=1") == 0
+    said = capsys.readouterr()
+    assert seen == ([] if platform == "tpu" else ["cpu", "cpu"])
+    assert ("start: left out, as a TPU serves one process" in said.err) == (platform == "tpu")
+    assert ("| start |" in said.out) == (platform == "cpu")
+
+
+@pytest.mark.slow
+def test_nothing_that_is_timed_comes_from_a_cache(tmp_path):
+    command_line = [sys.executable, "-m", "experiments.benchmark", "--quick", "--case=ube_solve"]
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [*command_line, "--method=pombu", "--repeat=1", "--nobaselines"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "| ube_solve |" in done.stdout
+    assert not list(tmp_path.glob("cache/*"))
 
 
 class _Process:

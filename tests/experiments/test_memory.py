@@ -14,7 +14,7 @@ from experiments import durations, memory, online, operations
 from experiments.tabular import command as tabular
 from experiments.tabular import memory as tabular_memory
 from qusac_jax import _memory, posterior, qusac
-from qusac_jax.environments import TERMINATIONS
+from qusac_jax.environments import TERMINATIONS, functional
 from qusac_jax.qusac.config import DynamicsConfig
 from qusac_jax.qusac.state import model_capacity
 from qusac_jax.tabular import agent, environments, experiment
@@ -107,6 +107,24 @@ def test_each_buffer_is_told_by_itself_if_it_is_there():
     )
     assert re.search(r"\(D [\d.]+ .B, D_model [^,]*, networks", said("mbpo"))
     assert re.search(r"\(D [\d.]+ .B, networks", said("sac"))
+
+
+def test_environments_on_the_device_are_counted_with_those_of_evaluations():
+    config, task = qusac.presets.get("sac", "small"), qusac.Task(3, 1, lambda *x: x)
+    env = "functional:tests.pendulum:Pendulum"
+    # A state of two numbers and a count, an observation of three, two returns, a length, a key.
+    a_stream = memory.stream_bytes(env, 0)
+    state = functional.load(env).reset(jax.random.key(0))
+    of_state = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(state))
+    assert a_stream == of_state + 4 * (3 + 2 + 1) + 8
+    assert memory.stream_bytes(env, 9) == 10 * a_stream
+    assert memory.stream_bytes("pendulum", 9) == 0
+    size = memory.stream_bytes(env, 10**9)
+    assert memory.expected(config, task, 2, size).environments == 2 * size
+    with pytest.raises(ValueError, match=r"environments .* GB.*; lower --eval_episodes or "):
+        memory.check(config, task, 1, CPU, streams_size=size)
+    said = memory.describe(config, task, 1, CPU, memory.stream_bytes(env, 5))
+    assert "environments " in said
 
 
 def test_copies_of_the_environment_are_counted():
