@@ -16,7 +16,7 @@ import pytest
 from experiments.training import device_loop
 from qusac_jax import environments, sparse, ube
 from qusac_jax.environments import streams
-from qusac_jax.qusac import agent, presets
+from qusac_jax.qusac import agent, model, presets
 from qusac_jax.qusac.config import Config
 from qusac_jax.tabular import agent as tabular_agent
 from qusac_jax.tabular import environments as tabular_environments
@@ -135,8 +135,33 @@ def test_tabular_experiment(method):
     assert_exact_products(lambda keys: raw(run(keys)), raw_keys(2))
 
 
+@pytest.mark.parametrize("normalize_inputs", ["no", "range"])
+def test_models_are_multiplied_in_full_precision(normalize_inputs):
+    config = small(presets.PRESETS["explore_upper_bound"])  # with a prior over rewards
+    dynamics = dataclasses.replace(
+        config.dynamics, learn_termination=True, normalize_inputs=normalize_inputs
+    )
+    config = dataclasses.replace(config, dynamics=dynamics)
+    task = environments.spec("cartpole_swingup").task()
+    run = functools.partial(agent.init, config=config, task=task)
+    state = jax.eval_shape(run, jax.random.key(0))
+
+    def fit(state):
+        state = state._replace(key=jax.random.key(0))
+        return raw(agent.fit(state, config=config, task=task))
+
+    def predict(dynamics, observation, action):
+        return model.predictor(dynamics, config, task)(observation, action)
+
+    assert_exact_products(fit, state._replace(key=None))
+    assert_exact_products(predict, state.dynamics, shape(7, 5), shape(7, 1))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["qusac", "explore", "exact_ube", "mbpo", "sac", "combo"])
+@pytest.mark.parametrize(
+    "name",
+    ["qusac", "explore", "exact_ube", "pombu", "disagreement", "mbpo", "sac", "combo"],
+)
 def test_deep_agent(name):
     config = presets.PRESETS.get(name) or Config(method=name)
     if name == "combo":  # with all that runs on datasets have
