@@ -55,7 +55,7 @@ def save_policy(
         ValueError: if it cannot be written; what was there before stays.
     """
     path = pathlib.Path(path).expanduser().absolute()
-    partial, previous = (path.with_name(f"{path.name}.{what}") for what in ("partial", "previous"))
+    partial, previous = map(path.with_name, (f"{path.name}.partial", _previous(path.name)))
     if previous.exists() and not path.exists():  # killed between the two renames below
         previous.rename(path)
     for left_over in (partial, previous):
@@ -79,6 +79,11 @@ def save_policy(
         path.rename(previous)
     partial.rename(path)
     shutil.rmtree(previous, ignore_errors=True)
+
+
+def _previous(name: str) -> str:
+    """The policy that is being replaced is called so until the new one is in its place."""
+    return f"{name}.previous"
 
 
 def _write(path: pathlib.Path, actor: networks.Params, description: str) -> None:
@@ -227,8 +232,9 @@ def load_actor(path: str | pathlib.Path) -> tuple[networks.Params, dict[str, Any
             it was written.
     """
     path = pathlib.Path(path).expanduser().absolute()
-    if (path / "policy").is_dir():
-        path = path / "policy"
+    # The previous one is there alone if its writer was killed between the two renames.
+    near = (path / "policy", path / _previous("policy"), path, path.with_name(_previous(path.name)))
+    path = next((each for each in near if each.is_dir()), path)
     _check_files(path)
     try:
         description = json.loads((path / _DESCRIPTION).read_text())

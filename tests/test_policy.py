@@ -152,6 +152,15 @@ def test_checksums_that_are_gone_are_missed(saved, tmp_path):
         qusac_jax.load_policy(tmp_path)
 
 
+def test_a_policy_that_was_being_replaced_is_found(tmp_path):
+    save(tmp_path / "run" / "policy")
+    (tmp_path / "run" / "policy").rename(tmp_path / "run" / "policy.previous")
+    for path in ("run", "run/policy"):
+        assert qusac_jax.load_policy(tmp_path / path).action_low == [-2.0]
+    save(tmp_path / "run" / "policy", low=(-1.0,))
+    assert qusac_jax.load_policy(tmp_path / "run").action_low == [-1.0]
+
+
 def test_a_policy_that_was_being_replaced_outlives_a_write_that_fails(tmp_path, monkeypatch):
     save(tmp_path / "policy")
     (tmp_path / "policy").rename(tmp_path / "policy.previous")  # killed between the two renames

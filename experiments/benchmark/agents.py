@@ -146,7 +146,17 @@ def fit_jobs(setting: Setting, methods: Sequence[str]) -> Iterator[Job]:
                 memory=memory.expected(config, task, num_seeds).total,
                 calls=f"up to {1 + setting.repeat} fits of {_FIT_EPOCHS} epochs",
                 measure=functools.partial(_measure_fit, setting, config, task, num_seeds, count),
+                flops=2.0
+                * num_seeds
+                * _fit_steps(config, count)
+                * operations.fit_step_flops(config, task),
             )
+
+
+def _fit_steps(config: Config, count: int) -> int:
+    """Gradient steps of a fit to so many transitions."""
+    num_train = count - -(-count // config.dynamics.holdout_every)
+    return _FIT_EPOCHS * -(-num_train // config.fit_batch_size)
 
 
 def _measure_fit(
@@ -161,11 +171,8 @@ def _measure_fit(
         state, report = compiled.call(state)
         jax.block_until_ready(report)
 
-    num_train = count - -(-count // config.dynamics.holdout_every)
-    steps = _FIT_EPOCHS * -(-num_train // config.fit_batch_size)
-    units = num_seeds * steps
     return Measurement(
-        units=units,
+        units=num_seeds * _fit_steps(config, count),
         timing=measure.timed(call, setting.repeat),
         compile_seconds=compiled.seconds,
         # By hand: XLA would add a chunk of held-out rows and a shuffle to each step.
