@@ -1,5 +1,6 @@
 """What the command-line programs share: parsing, exit codes, devices, seeds."""
 
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +14,12 @@ from experiments.retired import RETIRED
 from qusac_jax._messages import did_you_mean
 
 MAX_SEED = 2**31 - 1
+# Sections of `--help`; those of modules that are not named are of the program.
+_OF_PROGRAM = "this program"
+_SECTIONS = {
+    "experiments.jax_settings": "where and how JAX computes",
+    "experiments.processes": "several processes",
+}
 
 
 def run_with(
@@ -101,8 +108,22 @@ def parse(
 
 
 def _help(options: flags.FlagValues) -> str:
-    """What `--help` says about the flags; those of the program itself come first."""
-    return options.get_help().replace(f"\n{sys.argv[0]}:\n", "\nthis program:\n", 1)
+    """What `--help` says about the flags; those of the program itself come first.
+
+    absl has a section for each module that defines flags, which tells a user nothing.
+    """
+    sections: dict[str, list[str]] = {_OF_PROGRAM: []}
+    for section in re.split(r"\n(?=\S)", options.get_help().strip()):
+        heading, _, text = section.partition(":\n")
+        is_module = heading == sys.argv[0] or re.fullmatch(r"\w+(\.\w+)+", heading)
+        if is_module and heading != "absl.flags":
+            heading = _SECTIONS.get(heading, _OF_PROGRAM)
+        sections.setdefault(heading, []).extend(re.split(r"\n(?=  -)", text.rstrip()))
+    name = lambda text: re.sub(r"^  (-h,)?--(\[no\])?", "", text)
+    return "".join(
+        f"\n{heading}:\n" + "\n".join(sorted(texts, key=name)) + "\n"
+        for heading, texts in sections.items()
+    )
 
 
 def _unknown_flag(name: str, known: list[str], listed_by: str) -> str:

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -320,6 +321,17 @@ def test_help_is_no_mistake(run_here):
     assert "--termination" in out
     said = " ".join(out.split())
     assert "gym:MODULE:ID and functional:MODULE:NAME import and so execute that module" in said
+    headings = [line for line in out.splitlines() if re.match(r"\S.*:$", line)]
+    assert headings == [
+        "this program:",
+        "where and how JAX computes:",
+        "several processes:",
+        "hyperparameters; the defaults shown are those of the preset 'qusac', online:",
+        "absl.flags:",
+    ]
+    own = re.findall(r"^  --(?:\[no\])?(\w+):", out.partition("where and")[0], re.MULTILINE)
+    assert own == sorted(own)
+    assert {"env", "workdir", "num_steps", "verbosity"} <= set(own)
 
 
 @pytest.mark.parametrize(
