@@ -8,10 +8,12 @@ Starting again does what is missing. At the end there are figures and a table; -
 of what is there.
 """
 
+import os
 import pathlib
 import re
 import sys
 from collections.abc import Sequence
+from importlib import util
 from typing import Any
 
 import jax
@@ -25,6 +27,7 @@ from qusac_jax.qusac.presets import PRESETS
 
 _MANY = 1_000  # jobs on a cluster, which has a limit of its own
 _LOCAL_JOBS = 2
+_DEVICES = pathlib.Path("/dev")
 _OF_SEVERAL = ("setup", "teardown", "srun_args")  # lines or arguments, of which there can be more
 
 # What says which runs there are, and how they are run.
@@ -53,7 +56,8 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer(
         "jobs",
         None,
-        f"runs at once; default {_LOCAL_JOBS} here, all on a cluster; 1 where they share a GPU",
+        f"runs at once; default {_LOCAL_JOBS} here, 1 where they would share a GPU, all on a "
+        "cluster",
         1,
         **define,
     )
@@ -94,7 +98,7 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
     for name in ("learning_curves.png", "action_costs.png", "report.md"):
         files.check_writable(workdir / name)
     launcher = launching.Launcher(options.launcher, jobs, parameters)
-    count = options.jobs or (_LOCAL_JOBS if launcher.is_local else _MANY)
+    count = options.jobs or (_jobs_here(passed_on) if launcher.is_local else _MANY)
     slots = launching.shares(own_cores.usable(), min(count, len(planned)))
     of_local = "the runs that it has started save and end"
     what = of_local if launcher.is_local else "what is queued or runs goes on"
@@ -102,6 +106,14 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
         number = queue.work(planned, launcher, slots, stopped)
     code = _report(runs, jobs, workdir, planned)
     return code if number is None else 128 + number
+
+
+def _jobs_here(passed_on: Sequence[str]) -> int:
+    """How many runs this machine does at once: JAX takes most of a GPU's memory for one."""
+    is_on_cpu = "--device=cpu" in passed_on or os.environ.get("JAX_PLATFORMS") == "cpu"
+    has_plugin = any(util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
+    has_gpu = has_plugin and any(_DEVICES.glob("nvidia[0-9]*"))
+    return 1 if has_gpu and not is_on_cpu else _LOCAL_JOBS
 
 
 def _report(

@@ -521,6 +521,26 @@ def test_jobs_of_a_cluster_ask_for_what_was_said_and_are_found_again(tmp_path, m
         launching.Launcher("slurm", tmp_path / "jobs", {})
 
 
+@pytest.mark.parametrize(
+    ("device_file", "has_plugin", "passed_on", "platforms", "count"),
+    [
+        ("nvidia0", True, [], "", 1),
+        ("nvidia0", True, ["--device=cpu"], "", 2),
+        ("nvidia0", True, [], "cpu", 2),
+        ("nvidia0", False, [], "", 2),
+        ("nvidiactl", True, [], "", 2),  # the driver alone
+    ],
+)
+def test_runs_that_would_share_a_gpu_come_one_after_the_other(
+    tmp_path, monkeypatch, device_file, has_plugin, passed_on, platforms, count
+):
+    (tmp_path / device_file).touch()
+    monkeypatch.setattr(suite, "_DEVICES", tmp_path)
+    monkeypatch.setattr(suite.util, "find_spec", lambda name: has_plugin or None)
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    assert suite._jobs_here(passed_on) == count
+
+
 def test_what_slurm_is_asked_for_is_read_as_it_is_meant(tmp_path, monkeypatch):
     texts = ["account=00123", "time=0600", "nodes=2"]
     with pytest.raises(ValueError, match="got '0600'"):
