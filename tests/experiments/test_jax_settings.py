@@ -111,6 +111,27 @@ def test_deterministic_adds_to_the_flags_of_xla():
     assert os.environ["XLA_FLAGS"] == "--xla_given=1 --xla_gpu_deterministic_ops=true"
 
 
+def test_xla_reads_the_flag_of_deterministic(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS")
+    # One that it does not know ends the process, so the flag comes before XLA looks.
+    program = (
+        "from experiments import jax_settings, online\n"
+        "jax_settings._DETERMINISTIC = '--xla_no_such_flag=true'\n"
+        "raise SystemExit(online.main(['online', '--size=small', '--memory', *{}]))"
+    )
+    run = lambda arguments: subprocess.run(
+        [sys.executable, "-c", program.format(arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run([]).returncode == 0
+    asked = run(["--deterministic"])
+    assert asked.returncode != 0
+    assert "xla_no_such_flag" in asked.stderr
+
+
 def test_memory_of_a_gpu_is_taken_at_the_start_unless_told_otherwise(monkeypatch):
     name = "XLA_PYTHON_CLIENT_PREALLOCATE"
     monkeypatch.setenv(name, "")  # so that what is there is put back, also where nothing is
