@@ -28,12 +28,13 @@ _SLURM_ALIVE = (
     "READY",
     "RUNNING",
     "COMPLETING",
-    "PREEMPTED",  # until it is queued again
     "REQUEUED",
     "SUSPENDED",
 )
-# sacct does not know a job at once, nor an old one, which submitit both calls UNKNOWN.
-_KNOWN_WITHIN = 600.0  # seconds after its submission
+# Of a job that is not known yet, or no more (UNKNOWN to submitit), and of one that is to be queued
+# again or never will be. Which of the two, only time tells.
+_SLURM_BETWEEN = ("UNKNOWN", "PREEMPTED")
+_BETWEEN = 600.0  # seconds since the job was submitted or has written to its logs
 _SAVING = 600  # seconds before the time limit: a fit or an evaluation under way ends first
 _OWN_ERROR = re.compile(r"error: |[\w.]*(Error|Exception)\b")
 # What a program that was killed cannot write itself.
@@ -158,14 +159,18 @@ class Launcher:
         latest = _latest_job(self._folder / name)
         if self.is_local or latest is None:
             return None
-        job = submitit.SlurmJob(self._folder / name, latest)
+        folder = self._folder / name
+        job = submitit.SlurmJob(folder, latest)
         state = job.state.split()[0]
-        if state == "UNKNOWN":
-            submitted = (self._folder / name / f"{latest}{_SUBMITTED}").stat().st_mtime
-            is_alive = time.time() - submitted < _KNOWN_WITHIN and is_open(self._folder / name)
-        else:
-            is_alive = state in _SLURM_ALIVE
-        return job if is_alive else None
+        is_between = state in _SLURM_BETWEEN and is_open(folder) and _is_recent(folder)
+        return job if is_between or state in _SLURM_ALIVE else None
+
+    def has_ended(self, name: str, job: Any) -> bool:
+        """Whether a run's job is over: with a result, or preempted and not queued again."""
+        if self.is_local or job.done():
+            return bool(job.done())
+        is_preempted = job.state.split()[0] == "PREEMPTED"
+        return is_preempted and not _is_recent(self._folder / name)
 
     def logs(self, name: str) -> pathlib.Path:
         """The folder with what a run's jobs have written."""
@@ -214,6 +219,12 @@ def is_open(folder: pathlib.Path) -> bool:
     """Whether the latest job of a run has left no result: it is queued or runs, or was killed."""
     latest = _latest_job(folder)
     return latest is not None and not any(folder.glob(f"{latest}_*_result.pkl"))
+
+
+def _is_recent(folder: pathlib.Path) -> bool:
+    """Whether a job of a run was submitted, or wrote something, a short time ago."""
+    latest = max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
+    return time.time() - latest < _BETWEEN
 
 
 def _latest_job(folder: pathlib.Path) -> str | None:

@@ -60,7 +60,7 @@ def work(
             progress.begin(run, "is running already")
     poll = _POLL if launcher.is_local else _POLL_CLUSTER
     while (waiting or running) and stopped() is None:
-        for one in [one for one in running if not _is_alive(one)]:
+        for one in [one for one in running if not _is_alive(one, launcher)]:
             running.remove(one)
             if one.job is None and not one.run.is_done():
                 waiting.insert(0, one.run)  # its suite is gone, so nobody else will continue it
@@ -82,10 +82,10 @@ def work(
     return number
 
 
-def _is_alive(one: _Running) -> bool:
+def _is_alive(one: _Running, launcher: Launcher) -> bool:
     # The lock is looked at only where no process of ours may be about to take it. A run whose
     # submitit process was killed still holds it.
-    if one.job is not None and not one.job.done():
+    if one.job is not None and not launcher.has_ended(one.run.name, one.job):
         return True
     return run_directory.is_in_use(one.run.path)
 
@@ -114,7 +114,7 @@ def _leave(running: Sequence[_Running], launcher: Launcher) -> None:
         for one in alive:
             launcher.stop(one.job)  # again and again: at its start a job does not listen
         time.sleep(_POLL)
-    left = [_name_and_process(one) for one in running if _is_alive(one)]
+    left = [_name_and_process(one) for one in running if _is_alive(one, launcher)]
     if left:
         print(f"still running: {', '.join(left)}; the same command follows them again", flush=True)
 

@@ -237,6 +237,9 @@ class FakeLauncher:
     def logs(self, name):
         return self.folder / name
 
+    def has_ended(self, name, job):
+        return job.done()
+
     def stop(self, job):
         job.looks = 0
 
@@ -499,18 +502,29 @@ def test_jobs_of_a_cluster_ask_for_what_was_said_and_are_found_again(tmp_path, m
     for line in ("partition=gpu", "gpus-per-node=1", "time=600", "signal=USR2@600", "job-name=run"):
         assert f"#SBATCH --{line}\n" in script
     assert launcher.find("run").job_id == "12"
-    for state, is_found in (("PREEMPTED", True), ("COMPLETED", False), ("FAILED", False)):
-        (bin_folder / "sacct").write_text(
-            f"#!/bin/sh\nprintf 'JobID|State|NodeList\\n12|{state}|None\\n'\n"
-        )
+
+    def sacct_says(state):
+        row = f"12|{state}|None\\n" * bool(state)  # it does not know all jobs
+        (bin_folder / "sacct").write_text(f"#!/bin/sh\nprintf 'JobID|State|NodeList\\n{row}'\n")
         submitit.SlurmJob.watcher.clear()
-        assert (launcher.find("run") is not None) == is_found
-    (bin_folder / "sacct").write_text("#!/bin/sh\nprintf 'JobID|State|NodeList\\n'\n")
-    submitit.SlurmJob.watcher.clear()
-    assert launcher.find("run").job_id == "12"  # sacct does not know it yet
-    (submitted,) = (tmp_path / "jobs" / "run").glob("*_submitted.pkl")
-    os.utime(submitted, (1, 1))
-    assert launcher.find("run") is None  # nor any more
+
+    states = (("PENDING", True), ("PREEMPTED", True), ("", True), ("FAILED", False))
+    for state, is_found in states:
+        sacct_says(state)
+        assert (launcher.find("run") is not None) == is_found, state
+        assert launcher.has_ended("run", job) != is_found
+    for path in (tmp_path / "jobs" / "run").iterdir():
+        os.utime(path, (1, 1))
+    # An old job that is preempted will not be queued again; an unknown one may be on a cluster that
+    # keeps no accounts.
+    for state, is_found, has_ended in (
+        ("PENDING", True, False),
+        ("PREEMPTED", False, True),
+        ("", False, False),
+    ):
+        sacct_says(state)
+        assert (launcher.find("run") is not None) == is_found, state
+        assert launcher.has_ended("run", job) == has_ended, state
     (bin_folder / "sbatch").write_text("#!/bin/sh\necho sbatch: over the limit >&2; exit 1\n")
     with pytest.raises(ValueError, match=r"other was refused.*over the limit.*fewer --jobs"):
         launcher.submit("other", ["--env=pendulum"], [])
