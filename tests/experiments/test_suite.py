@@ -206,6 +206,59 @@ def test_a_preempted_job_saves_and_is_queued_again(tmp_path, monkeypatch):
     assert json.loads((run / "summary.json").read_text())["steps"] == 800
 
 
+@pytest.mark.slow
+def test_a_job_of_slurm_saves_and_asks_to_be_queued_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    run, script = tmp_path / "runs" / "run", tmp_path / "submitted.sh"
+    queued = tmp_path / "queued_again"
+    as_slurm(
+        tmp_path / "bin",
+        monkeypatch,
+        # What follows its options, as a task of the job.
+        srun='while [ "${1#-}" != "$1" ]; do case "$1" in *=*|-u|--unbuffered) shift;;'
+        ' *) shift 2;; esac; done; exec "$@"',
+        sbatch=f"cp $1 {script}; echo Submitted batch job 12",
+        scontrol=f'echo "$@" >> {queued}',
+    )
+    flags = [f"--env={ENV}", "--preset=sac", *FLAGS, "--num_steps=800", f"--workdir={run}"]
+    launching.Launcher("slurm", tmp_path / "jobs", {}).submit("run", flags, [])
+    of_job = {"SLURM_JOB_ID": "12", "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    for is_preempted in (True, False):
+        log = (tmp_path / f"log{is_preempted}").open("w+")
+        process = subprocess.Popen(
+            ["bash", script],
+            env=os.environ | of_job | {"SLURM_NODEID": "0", "SLURM_JOB_NUM_NODES": "1"},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        if is_preempted:
+            deadline = time.monotonic() + 240
+            while not has_checkpoint(run):
+                assert process.poll() is None, log.seek(0) or log.read()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            (task,) = processes_of(tmp_path / "jobs" / "run")
+            os.kill(task, signal.SIGUSR2)  # from SLURM, to the tasks of the job
+        process.wait(timeout=240)
+        log.seek(0)
+        out = log.read()
+        assert ("stopped at step" in out) == is_preempted, out
+        assert ("continuing at step" in out) == (not is_preempted), out
+        assert queued.read_text() == "requeue 12\n"
+    assert json.loads((run / "summary.json").read_text())["steps"] == 800
+
+
+def as_slurm(bin_folder, monkeypatch, **scripts):
+    """Stand-ins of SLURM's commands, found before any others."""
+    bin_folder.mkdir()
+    for name, script in scripts.items():
+        path = bin_folder / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
+
+
 class FakeJob:
     """A job that ends after some looks at it."""
 
@@ -481,17 +534,13 @@ def test_what_killed_a_job_is_found_where_it_wrote_no_error(tmp_path, text, expe
 
 def test_jobs_of_a_cluster_ask_for_what_was_said_and_are_found_again(tmp_path, monkeypatch):
     bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    answers = {
-        "srun": "",
-        "sbatch": f"cp $1 {tmp_path}/submitted.sh; echo Submitted batch job 12",
-        "sacct": "printf 'JobID|State|NodeList\\n12|PENDING|None\\n'",
-    }
-    for name, script in answers.items():
-        path = bin_folder / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
+    as_slurm(
+        bin_folder,
+        monkeypatch,
+        srun="",
+        sbatch=f"cp $1 {tmp_path}/submitted.sh; echo Submitted batch job 12",
+        sacct="printf 'JobID|State|NodeList\\n12|PENDING|None\\n'",
+    )
     launcher = launching.Launcher(
         "slurm", tmp_path / "jobs", {"partition": "gpu", "gpus_per_node": 1, "time": 600}
     )
@@ -563,12 +612,8 @@ def test_what_slurm_is_asked_for_is_read_as_it_is_meant(tmp_path, monkeypatch):
     given = suite._slurm_parameters(texts)
     assert given["account"] == "00123"
     assert given["time"] == 600
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    for name, script in {"srun": "", "sbatch": f"cp $1 {tmp_path}/sent.sh; echo job 12"}.items():
-        (bin_folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (bin_folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
+    sbatch = f"cp $1 {tmp_path}/sent.sh; echo job 12"
+    as_slurm(tmp_path / "bin", monkeypatch, srun="", sbatch=sbatch)
     launching.Launcher("slurm", tmp_path / "jobs", given).submit("run", ["--env=pendulum"], [])
     lines = (tmp_path / "sent.sh").read_text().splitlines()
     assert "module load cuda" in lines
