@@ -357,6 +357,17 @@ def test_scipy_solves_the_same_sparse_problem():
         np.testing.assert_allclose(solver(*systems[0])[:, 0], values, rtol=1e-4, atol=1e-5)
 
 
+def test_storing_takes_no_more_where_d_is_larger():
+    small, large = (
+        loops.collect_work(
+            dataclasses.replace(sizes.small(presets.get("sac")), replay_capacity=capacity), TASK
+        )
+        for capacity in (100, 10_000)
+    )
+    assert small == large
+    assert 0 < small.bytes < 10_000 * 13 * 4  # less than D
+
+
 def test_the_least_work_of_a_sparse_solution_is_that_of_its_arrays():
     transition, reward, policy = solves.sparse_problem(50, "local")
     work = solves.least_sparse_work(50)
