@@ -223,7 +223,9 @@ def is_open(folder: pathlib.Path) -> bool:
 
 def _is_recent(folder: pathlib.Path) -> bool:
     """Whether a job of a run was submitted, or wrote something, a short time ago."""
-    latest = max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
+    # Not of all files: submitit has some for a moment only.
+    paths = [*folder.glob(f"*{_SUBMITTED}"), *folder.glob("*_log.*")]
+    latest = max((path.stat().st_mtime for path in paths), default=0.0)
     return time.time() - latest < _BETWEEN
 
 
