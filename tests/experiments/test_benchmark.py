@@ -368,6 +368,16 @@ def test_storing_takes_no_more_where_d_is_larger():
     assert 0 < small.bytes < 10_000 * 13 * 4  # less than D
 
 
+@pytest.mark.slow
+def test_a_step_of_several_seeds_counts_as_one_of_each(tiny, monkeypatch, tmp_path):
+    monkeypatch.setattr(loops, "_STEPS", {True: 3})
+    arguments = ["--quick", "--case=act_loop", "--num_seeds=1,3", "--repeat=1", "--nobaselines"]
+    assert run(*arguments, f"--json={tmp_path / 'rows.json'}") == 0
+    one, three = rows_of(tmp_path / "rows.json")
+    assert (one["num_seeds"], three["num_seeds"]) == (1, 3)
+    assert one["bytes"] == three["bytes"] > 0
+
+
 def test_the_least_work_of_a_sparse_solution_is_that_of_its_arrays():
     transition, reward, policy = solves.sparse_problem(50, "local")
     work = solves.least_sparse_work(50)
