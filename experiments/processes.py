@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import Any
@@ -116,7 +117,10 @@ def _find_others(given: dict[str, Any]) -> None:
             found.set_result(None)
 
     threading.Thread(target=find, daemon=True).start()
-    futures.wait([found], _WAIT)
+    deadline = time.monotonic() + _WAIT
+    # In short waits: a signal that comes just before one begins is answered after it.
+    while not found.done() and time.monotonic() < deadline:
+        futures.wait([found], 1)
     if not found.done():
         message = _NOT_FOUND.format(f"waited for {_WAIT} seconds")
         print(f"error: {message}", file=sys.stderr, flush=True)

@@ -283,6 +283,26 @@ def test_who_waits_for_the_others_can_be_stopped(tmp_path, seconds, number, code
     assert not (tmp_path / "run").exists()
 
 
+BETWEEN_WAITS = """
+import signal, threading, time
+import jax
+from experiments import interrupts, processes
+def find(**_):
+    time.sleep(0.5)  # until the main thread waits, which a signal to this one does not end
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+    time.sleep(60)
+interrupts.leave_at_once()
+jax.distributed.initialize = find
+processes._find_others({})
+"""
+
+
+def test_a_signal_that_ends_no_wait_is_answered_after_it():
+    command = [sys.executable, "-c", BETWEEN_WAITS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=40)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 def test_shares():
     both = [Processes(), Processes()]
     for index, process in enumerate(both):
