@@ -198,3 +198,10 @@ def integers(name: str, texts: Sequence[str]) -> list[int]:
         return [int(text) for text in texts]
     except ValueError:
         raise ValueError(f"{name} must be integers separated by commas, got {texts}") from None
+
+
+def check_distinct(name: str, values: Sequence[Any]) -> None:
+    """Raises `ValueError` if something is twice in the value of a flag that is a list."""
+    repeated = sorted({value for value in values if list(values).count(value) > 1})
+    if repeated:
+        raise ValueError(f"{name}: {repeated[0]!r} is given twice; leave one out")

@@ -64,10 +64,21 @@ def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:
         if next(iter(scores.values())).shape[1] == 1:
             print("\nNo aggregate over tasks: one task was run with every method.")
             return
+        _warn_of_other_steps(grouped)
         aggregates = results.aggregate(scores)
         names = {curve.label: curve.name for curve in curves}
         figures.draw_aggregates(aggregates, names, output / "aggregate.png")
         files.write_csv(output / "aggregate.csv", results.Aggregate._fields, aggregates)
+
+
+def _warn_of_other_steps(grouped: dict[str, dict[str, list[Curve]]]) -> None:
+    for env, by_label in grouped.items():
+        steps = sorted({curve.final_step for curves in by_label.values() for curve in curves})
+        if len(steps) > 1:
+            files.warn(
+                f"runs: those of {env} end at {steps[0]} to {steps[-1]} steps, and the aggregate "
+                "compares their ends; `experiments.suite --report` compares at the same step"
+            )
 
 
 def table(grouped: dict[str, dict[str, list[Curve]]], y: str = "eval_return") -> str:

@@ -32,9 +32,9 @@ _WAIT = 300  # seconds in which all processes must be started
 _INLINE = 256  # bytes of a message that need no second call
 _HEARTBEAT = 100  # seconds after which JAX ends processes because one does not answer
 _NOT_FOUND = (
-    "distributed: the processes did not find each other ({}); start all of them within five "
-    "minutes, where no cluster is detected with --coordinator=HOST:PORT --num_processes=P "
-    "--process_id=0, 1, ..."
+    "distributed: the processes did not find each other ({}); start all of them within "
+    f"{_WAIT // 60} minutes, where no cluster is detected with --coordinator=HOST:PORT "
+    "--num_processes=P --process_id=0, 1, ..."
 )
 _LOST = (
     "another process of this run has ended, so this one ends too; start all of them again with the "

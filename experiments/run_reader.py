@@ -154,11 +154,14 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
             raise ValueError(f"{what}; choose another column, or leave this run out")
     curves = []
     for seed in np.unique(seeds):
-        rows = (seeds == seed) & kept
-        if not rows.any():
+        rows = np.flatnonzero((seeds == seed) & kept)
+        if not len(rows):
             continue
+        rows = rows[np.argsort(columns["step"][rows], kind="stable")]
         last = _last_evaluation(columns, (seeds == seed) & ~too_large)
-        positions, first = np.unique(columns[x][rows], return_index=True)
+        y_values = _moving_average(columns[y][rows], smooth)
+        # Columns other than the step may repeat: the latest evaluation at each value counts.
+        positions, from_end = np.unique(columns[x][rows][::-1], return_index=True)
         curves.append(
             Curve(
                 env=env,
@@ -166,7 +169,7 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
                 run=path,
                 seed=int(seed),
                 x=positions,
-                y=_moving_average(columns[y][rows][first], smooth),
+                y=y_values[::-1][from_end],
                 final_step=int(columns["step"][last]),
                 final_return=float(columns["eval_return"][last]),
                 final_task_return=float(columns["eval_task_return"][last]),

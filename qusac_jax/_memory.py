@@ -57,6 +57,8 @@ def in_words(size: float) -> str:
     """Bytes for a person."""
     if size >= 1e15:
         return f"{size / 1e9:.1g} GB"
+    if size >= 1e12:
+        return f"{size / 1e9:,.0f} GB"
     return f"{size / 1e9:.3g} GB" if size >= 1e8 else f"{size / 1e6:.3g} MB"
 
 

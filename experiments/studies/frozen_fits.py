@@ -129,6 +129,8 @@ def run(options: Any, paths: Sequence[str]) -> None:
     saved, step, old, other = frozen.load(options, paths)
     configs = {"as it was": saved.config}
     if options.config_file is not None:
+        if not saved.config.uses_model:
+            del configs["as it was"]  # there is D to learn from, and were no models
         configs[frozen.changes(saved.config, other) or "the same"] = other
     print(f"{saved.spec.name}, step {step}, {int(old.replay.size)} transitions")
     print(

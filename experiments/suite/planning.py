@@ -155,9 +155,7 @@ def _all_seeds(texts: Sequence[str]) -> list[int]:
 def _without_repeats(name: str, values: Sequence[Any]) -> list[Any]:
     if not values:
         raise ValueError(f"{name} is empty; name at least one")
-    repeated = sorted({value for value in values if list(values).count(value) > 1})
-    if repeated:
-        raise ValueError(f"{name}: {repeated[0]!r} is given twice; leave one out")
+    cli.check_distinct(name, values)
     return list(values)
 
 

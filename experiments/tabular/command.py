@@ -149,6 +149,7 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
     lengths = cli.integers("lengths", options.lengths) if is_sea else [0]
     if not lengths:
         raise ValueError("lengths must name at least one to compare, got none")
+    cli.check_distinct("lengths", lengths)
     for length in lengths:  # mistakes show before the work starts
         environment = setup.make_environment(options, length)
         for method in options.methods:
@@ -216,6 +217,7 @@ def _check_methods(options) -> None:
     methods = options.methods if options.figure else [options.method]
     if not methods:
         raise ValueError("methods must name at least one to compare, got none")
+    cli.check_distinct("methods", methods)
     for method in methods:
         check_choice("method", method, agent.METHODS)
     unread = [

@@ -41,11 +41,13 @@ def read_runs(workdirs: Iterable[pathlib.Path]) -> list[Run]:
     for path in workdirs:
         summary = files.read_json(path / "summary.json")
         total = files.read_columns(path / "metrics.csv", ["total_regret"])["total_regret"]
-        num_seeds = summary.get("num_seeds")
-        if not isinstance(num_seeds, int) or num_seeds < 1 or len(total) % num_seeds:
+        num_seeds, num_episodes = summary.get("num_seeds"), summary.get("num_episodes")
+        is_known = isinstance(num_seeds, int) and isinstance(num_episodes, int)
+        if not is_known or num_seeds < 1 or len(total) != num_seeds * num_episodes:
             raise ValueError(
-                f"{path}: summary.json has {num_seeds!r} seeds, which do not go with the "
-                f"{len(total)} lines of metrics.csv; leave this run out"
+                f"{path}: summary.json has {num_episodes!r} episodes of {num_seeds!r} seeds, which "
+                f"do not go with the {len(total)} lines of metrics.csv; repeat the run's command, "
+                "which writes them anew, or leave this run out"
             )
         runs.append(Run(summary, total.reshape(num_seeds, -1)))
     return runs
@@ -70,6 +72,8 @@ def read_published(path: str, axis: str) -> list[dict[str, str]]:
             f"{sorted(map(str, names))} in {path}"
         )
     for number, row in enumerate(rows, 2):
+        if not row["method"]:
+            raise ValueError(f"published: {path}, line {number} names no method")
         for field, parse in ((axis, int), ("total_regret", float), ("learning_time", float)):
             value = row.get(field)
             if field == "learning_time" and not value:

@@ -74,8 +74,7 @@ def run(
         stopped_by, progress, timestamps = _advance(
             environment, config, begun, directory, checkpointer, label
         )
-        is_written = directory.read_summary().get("num_episodes") == progress.num_episodes
-        if not timestamps and is_written and (workdir / "metrics.csv").is_file():
+        if not timestamps and _is_written(directory, progress):
             return None
         summary = write_results(
             directory,
@@ -215,6 +214,17 @@ def write_results(
     for warning in summary["warnings"]:
         files.warn(f"{directory.path}: {warning}")
     return summary
+
+
+def _is_written(directory: RunDirectory, progress: experiment.Progress) -> bool:
+    """Whether `write_results` has been here, and metrics.csv has all its lines since."""
+    if directory.read_summary().get("num_episodes") != progress.num_episodes:
+        return False
+    try:
+        num_lines = (directory.path / "metrics.csv").read_bytes().count(b"\n")
+    except OSError:
+        return False
+    return num_lines == 1 + np.size(progress.metrics.steps)
 
 
 def _warnings(metrics: experiment.Metrics, config: agent.Config) -> list[str]:

@@ -264,16 +264,20 @@ def _keep_better(problem: _Problem, progress: _Progress, averaged: networks.Para
     improved = jnp.any(judged < progress.best_mse * (1.0 - config.improvement), axis=-1)  # [N]
     has_improved = progress.has_improved | jnp.any(improved)
     if config.stop_rule == "mean":
-        better = jnp.broadcast_to(jnp.any(improved) | ~has_improved, improved.shape)
+        accepted = jnp.broadcast_to(jnp.any(improved), improved.shape)
+        better = accepted | ~has_improved
     else:
-        better = improved = (progress.epoch == 0) | improved
+        accepted = better = improved = (progress.epoch == 0) | improved
 
     def keep(new: jax.Array, old: jax.Array) -> jax.Array:
         return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
     return progress._replace(
         best_params=jax.tree.map(keep, averaged, progress.best_params),
-        best_mse=jnp.minimum(judged, progress.best_mse),
+        # Not in other epochs: small gains add up.
+        best_mse=jnp.where(
+            accepted[:, None], jnp.minimum(judged, progress.best_mse), progress.best_mse
+        ),
         has_improved=has_improved,
         kept_mse=keep(jnp.mean(mse * unit**2, axis=-1), progress.kept_mse),
         kept_scale=keep(scale, progress.kept_scale),

@@ -207,6 +207,19 @@ def test_samples_and_beliefs_that_are_too_large_are_refused():
         posterior.init(10**5, 2, support=support)
 
 
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (5.4e7, "54 MB"),
+        (1.234e10, "12.3 GB"),
+        (2.739e12, "2,739 GB"),
+        (1e24, "1e+15 GB"),
+    ],
+)
+def test_sizes_in_words(size, words):
+    assert _memory.in_words(size) == words
+
+
 def test_available_memory_is_that_of_the_device_or_the_host(tmp_path, monkeypatch):
     stats = {"bytes_limit": 5}
     gpu = types.SimpleNamespace(platform="gpu", memory_stats=lambda: stats)

@@ -126,6 +126,27 @@ def test_moving_average_by_hand(tmp_path):
     assert curve.final_return == 7.0  # the table tells the last evaluation itself
 
 
+def test_of_evaluations_at_the_same_x_the_last_counts(tmp_path):
+    rows = [(step, 0, step / 10, 0.0, rewarded) for step, rewarded in ((0, 0), (20, 0), (40, 7))]
+    header = HEADER.replace("mean_q", "rewarded")
+    run = write_run(tmp_path / "a", "pendulum", "pombu", rows[::-1], header=header)
+    (curve,) = run_reader.read_runs([run], x="rewarded", smooth=2)
+    np.testing.assert_array_equal(curve.x, [0, 7])
+    np.testing.assert_allclose(curve.y, [1.0, 3.0])  # means of 0, 2 and of 2, 4
+
+
+def test_an_aggregate_of_other_steps_is_called_one(tmp_path, capsys):
+    for env, steps in (("pendulum", (0, 100, 200)), ("acrobot", (0, 100, 200))):
+        write_run(tmp_path / env / "a", env, "pombu", rows_for([0], [1.0], steps))
+    write_run(tmp_path / "acrobot" / "b", "acrobot", "upper_bound", rows_for([0], [1.0]))
+    write_run(tmp_path / "pendulum" / "b", "pendulum", "upper_bound", rows_for([0], [1], (0, 50)))
+    runs = [str(path) for path in sorted(tmp_path.glob("*/*"))]
+    assert plot.main(["plot", *runs, f"--output={tmp_path}"]) == 0
+    err = capsys.readouterr().err
+    assert "those of pendulum end at 50 to 200 steps" in err
+    assert "those of acrobot" not in err
+
+
 def test_a_huge_value_leaves_later_averages_their_digits(tmp_path):
     rows = [(step, 0, value, value, 0) for step, value in enumerate([-1e25, 1.0, 2.0, 6.0])]
     run = write_run(tmp_path / "a", "pendulum", "pombu", rows)

@@ -113,6 +113,9 @@ def test_workdir_of_another_run_is_refused_and_more_episodes_are_added(tmp_path,
     after = (tmp_path / "metrics.csv").read_bytes()
     assert after.startswith(before)
     assert after.count(b"\n") == 1 + 6
+    (tmp_path / "metrics.csv").write_bytes(before)  # damaged: the checkpoint has the others
+    assert run(*options, "--num_episodes=6") == 0
+    assert (tmp_path / "metrics.csv").read_bytes() == after
 
 
 def test_results_are_never_overwritten_by_fewer_or_none(tmp_path, capsys):
@@ -241,9 +244,12 @@ def test_figure_runs_what_is_missing_and_overlays_published_means(tmp_path, caps
 def test_damaged_runs_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"summary\.json cannot be read"):
         figures.read_runs([tmp_path])
-    (tmp_path / "summary.json").write_text('{"num_seeds": 2}')
+    (tmp_path / "summary.json").write_text('{"num_seeds": 2, "num_episodes": 2}')
     (tmp_path / "metrics.csv").write_text("seed,total_regret\n0,1\n0,2\n1,3\n")
     with pytest.raises(ValueError, match=r"2 seeds, which do not go with the 3 lines"):
+        figures.read_runs([tmp_path])
+    (tmp_path / "metrics.csv").write_text("seed,total_regret\n0,1\n0,2\n")  # goes by two
+    with pytest.raises(ValueError, match=r"2 seeds, which do not go with the 2 lines"):
         figures.read_runs([tmp_path])
     (tmp_path / "metrics.csv").write_text("seed,total_regret\n0,1\n0,2\n1,3\n1,4\n")
     (run,) = figures.read_runs([tmp_path])
@@ -288,6 +294,7 @@ def test_ctrl_c_keeps_the_heat_maps_that_are_done(tmp_path):
         ("method,episode,total_regret\npsrl,3,5\n", "columns length, method, total_regret"),
         ("method,length,total_regret\npsrl,3,5\npsrl,3,abc\n", "line 3: total_regret is 'abc'"),
         ("method,length,total_regret\npsrl,,5\n", "line 2: length is ''"),
+        ("length,total_regret,method\n3,5,psrl\n3,6\n", "line 3 names no method"),
     ],
 )
 def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, content, message):
@@ -306,6 +313,8 @@ def test_bad_published_results_are_named_before_the_work(tmp_path, capsys, conte
         (["--num_episodes=0"], "num_episodes must be an integer of at least 1, got 0"),
         (["--num_seeds=0"], "num_seeds must be at least 1, got 0"),
         (["--seed=2147483647"], "seed + num_seeds - 1 must be below 2**31, got 2147483651"),
+        (["--figure", "--lengths=5,5"], "lengths: 5 is given twice; leave one out"),
+        (["--figure", "--methods=psrl,psrl"], "methods: 'psrl' is given twice; leave one out"),
         (["--figure", "--published=missing.csv"], "published must be a CSV, but missing.csv"),
         (["--method=dqn"], "method 'dqn' is unknown; choose from ensemble_mean"),
         (["--seed_axis=foo"], "seed_axis 'foo' is unknown; choose from auto, vmap, map"),
