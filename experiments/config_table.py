@@ -23,9 +23,10 @@ _HEAD = """\
 This page is written by `python -m experiments.config_table`.
 
 Each line is a field of [`qusac.Config`](api/config.md) and a flag `--config.FIELD`. `qusac` is the
-default [preset](methods.md#qu-sac-method), online; the other columns say where another one differs:
-the same preset offline, the presets `paper` and `explore`, and `qusac` with `--size=small`. A run
-writes all its values to config.json. In Python, `presets.get("qusac")` has the values of the first
+default [preset](methods.md#methods-of-qu-sac), online; the other columns say where another one
+differs: the same preset offline, the presets `paper` and `explore`, and `qusac` with
+`--size=small`. (With it, `paper` and `explore` have other values of `roll_out_every` and
+`rollouts_per_step` than `qusac`.) A run writes all its values to config.json. In Python, `presets.get("qusac")` has the values of the first
 column. `qusac.Config()` differs from it: its models read and learn raw units
 (`dynamics.normalize_inputs` no, `dynamics.normalize_targets` false) and are rolled out after fits
 only (`roll_out_every` 0). Offline, `experiments.offline` makes `replay_capacity` the size of the

@@ -14,9 +14,14 @@ from types import FrameType
 
 def leave_at_once() -> None:
     """From now on both signals end the process, with one line on stderr and code 128 + number."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as scripts set it for `&`
-            signal.signal(number, _leave)
+    for number in _answered():
+        signal.signal(number, _leave)
+
+
+def _answered() -> list[signal.Signals]:
+    """Both, but for one that is ignored, as scripts set it for `&`."""
+    both = (signal.SIGINT, signal.SIGTERM)
+    return [number for number in both if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -56,7 +61,7 @@ def stop_signals(answer: str | None = None) -> Iterator[Callable[[], int | None]
                 os.write(2, message)
         received.append(number)
 
-    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, note) for number in _answered()}
     try:
         yield lambda: received[0] if received else None
     finally:

@@ -92,7 +92,8 @@ def _set_cache(given: str | None) -> None:
     _update("jax_persistent_cache_min_compile_time_secs", _LEAST_COMPILE_TIME)
     if given is None:
         _update("jax_compilation_cache_max_size", _CACHE_SIZE)
-        _remove_unfinished(path)
+        if _CONFIG.jax_compilation_cache_max_size != -1:  # of no limit, no entry has an `-atime`
+            _remove_unfinished(path)
 
 
 def _user_folder() -> pathlib.Path:

@@ -8,6 +8,10 @@ from absl import flags
 from experiments import cli, jax_settings, path_flag
 from experiments.saved_run import SavedRun
 
+# Seeds of training begin at 0, of the evaluations during it at 1,000,003: no episode of D starts as
+# one of these.
+_FIRST_SEED = 2_000_003
+
 
 def define_flags(values: flags.FlagValues, *, seed_of: str, folder: str) -> None:
     """Adds the flags of all of them.
@@ -17,7 +21,7 @@ def define_flags(values: flags.FlagValues, *, seed_of: str, folder: str) -> None
         seed_of: what the seed is of.
         folder: of the run's workdir, where files go by default.
     """
-    flags.DEFINE_integer("seed", 0, f"of {seed_of}", 0, cli.MAX_SEED, flag_values=values)
+    flags.DEFINE_integer("seed", _FIRST_SEED, f"of {seed_of}", 0, cli.MAX_SEED, flag_values=values)
     path_flag.define_output(values, None, f"folder to write to; default RUN/{folder}")
     jax_settings.define_flags(values)
 

@@ -81,7 +81,8 @@ def draw_by_table(
         return jnp.where(is_lone, lone, no_entry)
 
     lone = _control.apply_if(jnp.any(is_lone), draw_lone, jnp.full(rows, num_states))
-    return inner * scale[..., None] + (lone[..., None] == jnp.arange(num_states))
+    is_there = lone[..., None] == jnp.arange(num_states)
+    return inner * scale[..., None] + is_there.astype(inner.dtype)
 
 
 def _add_counts(counts, key, inner, terminal):

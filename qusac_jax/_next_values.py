@@ -41,8 +41,31 @@ def next_mean(transition: jax.Array | sparse.Sparse | Columns, v: jax.Array) -> 
     return average("sat,t->sa", transition, v)
 
 
-def next_variance(
+def next_distance(
     transition: jax.Array | sparse.Sparse | Columns, v: jax.Array, centre: jax.Array
+) -> jax.Array:
+    """`[S, A]` mean of the value of the next state, less a centre.
+
+    By the distances of the values: in float32, the difference of two means would lose what is small
+    beside the values themselves.
+
+    Args:
+        transition: of one MDP.
+        v: `[S]` values.
+        centre: `[S, A]`.
+    """
+    if isinstance(transition, sparse.Sparse | Columns):
+        going_on, mass = _sparse_products.next_distance(transition, v, centre)
+        return going_on - _missing(mass) * centre
+    going_on = jnp.sum(transition * (v - centre[..., None]), -1)
+    return going_on - _missing(transition.sum(-1)) * centre
+
+
+def next_variance(
+    transition: jax.Array | sparse.Sparse | Columns,
+    v: jax.Array,
+    centre: jax.Array,
+    missing: jax.Array | None = None,
 ) -> jax.Array:
     """`[S, A]` mean square distance of the value of the next state from a centre.
 
@@ -53,6 +76,8 @@ def next_variance(
         transition: of one MDP.
         v: `[S]` values.
         centre: `[S, A]`; with `next_mean`, the result is the variance.
+        missing: `[S, A]` missing mass of dense rows; by default what they lack of 1, of which
+            rounding leaves nothing where it is small.
 
     Returns:
         `[S, A]`, at least 0.
@@ -60,7 +85,7 @@ def next_variance(
     if isinstance(transition, sparse.Sparse | Columns):
         going_on, mass = _sparse_products.next_square(transition, v, centre)
         return going_on + _missing(mass) * jnp.square(centre)
-    missing = _missing(transition.sum(-1))
+    missing = _missing(transition.sum(-1)) if missing is None else missing
     distance = jnp.square(v - centre[..., None])
     return jnp.sum(transition * distance, -1) + missing * jnp.square(centre)
 
@@ -97,8 +122,10 @@ class Forms(NamedTuple):
 class Part(NamedTuple):
     """What one member adds to the local uncertainty; None where the form does not need it."""
 
-    expected: Forms | None  # mean value of the next state, by the values of the mean MDP
-    subtracted: Forms | None  # to be averaged and subtracted; for "upper_bound" the member's values
+    # Mean value of the next state, by the values of the mean MDP, less a constant of all members
+    expected: Forms | None
+    # To be averaged and subtracted; for "upper_bound" what the member's values differ by
+    subtracted: Forms | None
 
 
 def next_moments(transition, policy: jax.Array, value: Forms) -> tuple[Forms, Forms]:
@@ -118,27 +145,31 @@ def next_moments(transition, policy: jax.Array, value: Forms) -> tuple[Forms, Fo
     return Forms(mean_v, mean), Forms(spread_v, spread + next_mean(transition, within))
 
 
-def local_part(form: str, transition, policy: jax.Array, value: Forms, mean: Forms) -> Part:
+def local_part(
+    form: str, transition, policy: jax.Array, difference: Forms, mean: Forms, distance: jax.Array
+) -> Part:
     """One member's share in the local uncertainty, for `local_uncertainty`.
 
     Args:
         form: as there.
         transition: the member's.
         policy: `[S, A]`.
-        value: the member's.
+        difference: the member's value less that of the mean MDP.
         mean: value of the mean MDP.
+        distance: `[S, A]` mean of that at the member's next state, less a constant of all members.
     """
     spread_of = lambda value: next_moments(transition, policy, value)[1]
+    value = jax.tree.map(jnp.add, mean, difference)
     if form == "upper_bound":
-        return Part(None, value)
+        return Part(None, difference)
     if form == "total":
         return Part(None, spread_of(value))
-    expected, spread_of_mean = next_moments(transition, policy, mean)
+    expected = Forms(over_actions(policy, distance), distance)
     if form == "pombu":
         return Part(expected, None)
     if form == "gap":
-        return Part(expected, jax.tree.map(jnp.subtract, spread_of(value), spread_of_mean))
-    return Part(expected, spread_of(jax.tree.map(jnp.subtract, value, mean)))
+        return Part(expected, jax.tree.map(jnp.subtract, spread_of(value), spread_of(mean)))
+    return Part(expected, spread_of(difference))
 
 
 def local_uncertainty(form: str, parts: Part, mean_transition, policy: jax.Array, mean: Forms):

@@ -279,8 +279,9 @@ def check_result(result) -> None:
     Args:
         result: anything with `residual` and `condition`. The relative error to be expected of V
             and Q is the machine epsilon of its dtype times `condition`; more than 1 % is refused.
-            Variances that are small beside the squared values lose more, and so do sparse systems,
-            which are solved up to a tolerance: errors up to nine times as large were seen.
+            Sparse systems, which are solved up to a tolerance, lose more: errors up to nine times
+            as large were seen. So do the forms "total" and "gap" of `solve_exact` where variances
+            are small beside the squared values: they may be wrong altogether.
 
     Raises:
         ValueError: naming the numbers and the remedy.

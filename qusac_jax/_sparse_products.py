@@ -91,14 +91,15 @@ def over_columns(function: Callable[..., Any], transition: Any, *arrays: jax.Arr
 
 def _states_last(clean, next_state: jax.Array, *probability: jax.Array) -> jax.Array:
     """`[A, K, S]` of what `clean` makes of `[S, A, K]`."""
+    # Here and not in the functions, which would hold on to an array that may be traced.
+    num_states, *rest = next_state.shape
 
     def plain(*arrays):
-        return jnp.moveaxis(clean(arrays[0], len(next_state), *arrays[1:]), -3, -1)
+        return jnp.moveaxis(clean(arrays[0], num_states, *arrays[1:]), -3, -1)
 
     def in_blocks(*arrays):
         # What leaves a loop is in memory: XLA would else take numbers out of their order anew in
         # each sum over them, which takes ten times as long as the sum.
-        num_states = len(next_state)
         block = min(_BLOCK, num_states)
 
         def move(i, moved):
@@ -107,7 +108,7 @@ def _states_last(clean, next_state: jax.Array, *probability: jax.Array) -> jax.A
             part = jnp.moveaxis(clean(parts[0], num_states, *parts[1:]), -3, -1)
             return jax.lax.dynamic_update_slice_in_dim(moved, part, first, -1)
 
-        moved = jnp.zeros((*next_state.shape[1:], num_states), arrays[-1].dtype)
+        moved = jnp.zeros((*rest, num_states), arrays[-1].dtype)
         return jax.lax.fori_loop(0, -(-num_states // block), move, moved)
 
     @jax.custom_jvp
@@ -143,6 +144,16 @@ def columns(transition: Sparse | Columns, next_state: jax.Array | None = None) -
 def next_mean(transition: Sparse | Columns, v: jax.Array) -> jax.Array:
     """`[S, A]` mean of the value `[S]` of the next state."""
     return _sum_over_successors(transition, lambda mass, index: mass * _look_up(v, index))
+
+
+def next_distance(
+    transition: Sparse | Columns, v: jax.Array, centre: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Mean distance of the next state's value from a centre, as `next_square`."""
+    return (
+        _sum_over_successors(transition, lambda mass, i, c: mass * (_look_up(v, i) - c), centre),
+        _sum_over_successors(transition, lambda mass, _: mass),
+    )
 
 
 def next_square(

@@ -114,9 +114,10 @@ class Checkpointer:
         """Reads a checkpoint.
 
         Args:
-            device: pytree with the structure, shapes, dtypes and shardings to restore; NumPy arrays
-                where they are to stay on the host.
-            host: the same for the NumPy part; only structure counts, the saved shapes win.
+            device: pytree with the structure, shapes and shardings to restore, and the dtypes to
+                convert to; NumPy arrays where they are to stay on the host.
+            host: the same for the NumPy part; only structure counts, the saved shapes win. Where
+                there are no numbers, as many as were saved, the array given is returned.
             step: which one; default the latest.
 
         Returns:
@@ -132,7 +133,7 @@ class Checkpointer:
             "host": ocp.args.StandardRestore(jax.tree.map(_without_empty, host)),  # type: ignore[call-arg]
             "metadata": ocp.args.JsonRestore(),  # type: ignore[call-arg]
         }
-        read_step, read = self._read(step, lambda step: self._read_parts(step, parts))
+        read_step, read = self._read(step, lambda step: self._read_parts(step, parts, target))
         restored = jax.tree.map(_keys.from_data, device, read["device"])
         read_host = jax.tree.map(
             lambda like, x: np.asarray(x if np.size(like) else like), host, read["host"]
@@ -189,9 +190,13 @@ class Checkpointer:
                 ) from error
             raise
 
-    def _read_parts(self, step: int, parts: dict[str, Any]) -> Any:
+    def _read_parts(self, step: int, parts: dict[str, Any], device: PyTree = None) -> Any:
+        """The parts of a checkpoint, what was on the device in the shapes that are asked for."""
         with self._damage_named(step):
-            return self._open().restore(step, args=ocp.args.Composite(**parts))
+            read = self._open().restore(step, args=ocp.args.Composite(**parts))
+            if device is not None:
+                jax.tree.map(_check_shape, device, read["device"])
+        return read
 
     def _read_device(self, step: int, target: PyTree) -> PyTree:
         """Of a tree with `LEFT_OUT`, which the manager's way of reading does not know."""

@@ -105,7 +105,7 @@ def _check_dense(posterior):
 @jax.jit
 def _solve_moments(posterior, policy, discount) -> Moments:
     strength = posterior.concentration.sum(-1)  # [S, A]
-    transition = posterior.concentration[..., :-1] / strength[..., None]
+    transition, ending = _mean_rows(posterior.concentration, strength)
     reward, reward_variance = posterior.reward_mean, 1 / posterior.reward_precision
     num_states = len(policy)
     flow = average("sat,sa->st", transition, policy)
@@ -121,7 +121,7 @@ def _solve_moments(posterior, policy, discount) -> Moments:
     quadratic = next_inverse**2
     scale = 1 / (strength + 1)
     next_v = next_mean(transition, mean_v)
-    known = scale * next_variance(transition, mean_v, next_v)
+    known = scale * next_variance(transition, mean_v, next_v, ending)
     # A variance too; [S, A, S], to be multiplied by d.
     within = diagonal - quadratic
     unknown = scale[..., None] * with_derivative_of(within, jnp.maximum(within, 0.0))
@@ -151,6 +151,12 @@ def _solve_moments(posterior, policy, discount) -> Moments:
         residual=jnp.maximum(bellman.residual, surprises.residual),
         condition=jnp.maximum(bellman.condition, surprises.condition),
     )
+
+
+def _mean_rows(concentration: jax.Array, strength: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean transition `[S, A, S]`, and the probability `[S, A]` of the end, however small."""
+    mean = concentration / strength[..., None]
+    return mean[..., :-1], mean[..., -1]
 
 
 class ActionMoments(NamedTuple):
@@ -186,7 +192,7 @@ def solve_moments_of_actions(
     num_states, num_actions = posterior.reward_mean.shape
     state = jnp.arange(num_states)
     strength = posterior.concentration.sum(-1)
-    transition = posterior.concentration[..., :-1] / strength[..., None]
+    transition, ending = _mean_rows(posterior.concentration, strength)
     reward_variance, scale = 1 / posterior.reward_precision, 1 / (strength + 1)
     others = (policy[:, None] + jnp.arange(1, num_actions)) % num_actions  # [S, A-1]
     pairs = state[:, None], others
@@ -198,7 +204,7 @@ def solve_moments_of_actions(
     square, next_square = inverse**2, next_inverse**2
     rhs = jnp.stack([posterior.reward_mean[state, policy], jnp.ones(num_states, flow.dtype)])
     mean_v, steps = average("st,nt->ns", inverse, rhs)
-    known = scale * next_variance(transition, mean_v, next_mean(transition, mean_v))
+    known = scale * next_variance(transition, mean_v, next_mean(transition, mean_v), ending)
 
     base = (reward_variance + discount**2 * known)[state, policy]
     weight = discount**2 * scale[state, policy]

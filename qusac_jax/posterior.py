@@ -48,6 +48,7 @@ NEARLY_NOISELESS = 1e6  # inverse variance of a reward that one observation make
 _PRIOR_ROUNDING = 1e-6  # relative; a concentration may be this much below its prior
 SAMPLE_ARRAYS = 2  # of the size of a sample, which XLA takes on CPU, the result among them
 _SPARSE_WORK = 48  # bytes on the host that sorting and summing takes for each successor
+_BLOCK = 128  # values that are summed before a total grows by them, or as many as it has entries
 _SMALL = 2**26  # bytes; what takes less is not worth asking how much memory there is
 
 
@@ -194,6 +195,9 @@ def update(
 ) -> Posterior:
     """The belief after some transitions (conjugate updates of both parts).
 
+    Many transitions are best given at once: in float32, a count of 2^24 does not grow by single
+    ones any more.
+
     Args:
         posterior: the belief so far.
         transitions: `[T]` each. Under `jit`, entries with an index outside its range (negative ones
@@ -283,24 +287,56 @@ def _update(posterior, transitions, weight, noise_precision) -> Posterior:
     noise_precision = jnp.asarray(noise_precision, weight.dtype)
     reward = jnp.where(weight > 0, jnp.asarray(reward, weight.dtype), 0.0)
     pair = (state, action)
-    gained = noise_precision * jnp.zeros_like(posterior.reward_mean).at[pair].add(weight)
-    surprise = weight * (reward - posterior.reward_mean[pair])
-    surprise = noise_precision * jnp.zeros_like(posterior.reward_mean).at[pair].add(surprise)
+    zeros = jnp.zeros_like(posterior.reward_mean)
+    gained = noise_precision * _add(zeros, pair, weight)
+    surprise = noise_precision * _add(zeros, pair, weight * (reward - posterior.reward_mean[pair]))
     precision = posterior.reward_precision + gained
     return posterior._replace(
-        concentration=posterior.concentration.at[state, action, column].add(weight),
+        concentration=_add(posterior.concentration, (*pair, column), weight),
         reward_mean=posterior.reward_mean + surprise / precision,
         reward_precision=precision,
     )
 
 
-@jax.jit
+def _add(total: jax.Array, index: tuple[jax.Array, ...], values: jax.Array) -> jax.Array:
+    """`total.at[index].add(values)`, with many values summed in blocks.
+
+    One by one, each would be rounded to what the total resolves: in float32, a count stops at 2^24.
+    """
+    block = max(_BLOCK, total.size)
+    if len(values) <= block:
+        return total.at[index].add(values)
+    num_blocks = -(-len(values) // block)
+    missing = num_blocks * block - len(values)  # which add 0
+    parts = [jnp.pad(x, (0, missing)).reshape(num_blocks, block) for x in (values, *index)]
+
+    def add_block(carry, parts):
+        total, excess = carry  # what rounding has added to the total (Kahan's summation)
+        own, *index = parts
+        summed = jnp.zeros_like(total).at[tuple(index)].add(own)
+        # Without the barriers, XLA would add each value to the total, and find no excess.
+        summed = jax.lax.optimization_barrier(summed) - excess
+        larger = jax.lax.optimization_barrier(total + summed)
+        return (larger, (larger - total) - summed), None
+
+    return jax.lax.scan(add_block, (total, jnp.zeros_like(total)), tuple(parts))[0][0]
+
+
 def mean(posterior: Posterior) -> Mdp:
     """The posterior mean MDP (eq. (2), mean_model).
 
     Dense rows leave out the probability of the terminal state. With a `support`, that probability
     stands on the successor S where it is listed.
+
+    Raises:
+        ValueError: if it is no `Posterior`.
     """
+    check_posterior(posterior)
+    return _mean(posterior)
+
+
+@jax.jit
+def _mean(posterior: Posterior) -> Mdp:
     total = posterior.concentration.sum(-1, keepdims=True)
     if posterior.support is not None:
         transition = Sparse(posterior.support, posterior.concentration / total)

@@ -2,9 +2,9 @@
 
 A transition is an array, or a `Sparse` of K successors per state and action for large problems.
 Everything works under `jit`, `vmap` and `grad`, in float32 and float64: results have the dtype of
-`transition`, or that of `reward` where `transition` holds whole numbers. Outside `jit`, bad values
-raise `ValueError`; results made inside carry a `residual` and a `condition` for `check_result`.
-Missing probability mass is termination.
+`transition`, or that of `reward` where `transition` holds whole numbers. Outside of these three,
+bad values raise `ValueError`; results made inside carry a `residual` and a `condition` for
+`check_result`. Missing probability mass is termination.
 
 Algorithm 1 of the paper in these terms: line 2 (sample_mdp) is `qusac_jax.posterior.sample`; line 3
 (solve_bellman) is `solve_bellman`, for each sampled MDP and for their mean; line 4 (qvariance) is
@@ -34,6 +34,7 @@ from qusac_jax._next_values import (
     local_part,
     local_uncertainty,
     mean_of_members,
+    next_distance,
     next_mean,
     next_moments,
     over_actions,
@@ -119,7 +120,8 @@ def solve_bellman(
         `Values`.
 
     Raises:
-        ValueError: for wrong shapes, and outside `jit` for bad values or an ill-conditioned system.
+        ValueError: for wrong shapes, and where nothing is traced for bad values or an
+            ill-conditioned system.
     """
     return _checked(_solve_bellman, 0, transition, reward, policy, discount)
 
@@ -164,14 +166,16 @@ def solve_exact(
         form: algebraic form of u, equal under the theory's assumptions: "total" (eq. (7),
             bellman_exact_reward), "gap" (w minus the mean difference of aleatoric variances,
             Theorem 2) or "difference" (w minus the mean aleatoric variance of Q_i - mean Q, never
-            above w; appendix B.3, exact_ube_q_rewards).
+            above w; appendix B.3, exact_ube_q_rewards). The first two subtract variances of the
+            values themselves and need float64 where much is known: with values of 1,000 known up
+            to 0.002, single precision makes them 30 and 9 times too large.
 
     Returns:
         A `Variance`.
 
     Raises:
-        ValueError: for wrong shapes or an unknown form, and outside `jit` for bad values or an
-            ill-conditioned system.
+        ValueError: for wrong shapes or an unknown form, and where nothing is traced for bad values
+            or an ill-conditioned system.
     """
     check_choice("form", form, FORMS)
     if min_local is not None:
@@ -324,11 +328,13 @@ def _solve_ube(
         mean_transition = _sparse_products.columns(mean_transition)
     mean_reward = _members.mean(reward) if mean_reward is None else mean_reward
     mean = _solve_bellman(mean_transition, mean_reward, policy, discount)
-    mean_value = Forms(mean.v, mean.q)
+    mean_value, distance_of = Forms(mean.v, mean.q), _distance_of(mean_transition, mean.v)
 
     def of_member(transition, reward):
-        solved = _solve_bellman(transition, reward, policy, discount)
-        part = local_part(form, transition, policy, Forms(solved.v, solved.q), mean_value)
+        distance = distance_of(transition)
+        solved = _solve_difference(transition, reward - mean_reward, policy, discount, distance)
+        difference = Forms(solved.v, solved.q)
+        part = local_part(form, transition, policy, difference, mean_value, distance)
         return part, solved.residual, solved.condition
 
     parts, residual, condition = _sparse_products.over_columns(of_member, transition, reward)
@@ -349,6 +355,29 @@ def _solve_ube(
     )
 
 
+def _distance_of(mean_transition, mean_v) -> Callable:
+    """A function of a member's transition: `[S, A]` (P_i - P) V, with V and P of the mean MDP."""
+    centre = next_mean(mean_transition, mean_v)
+    rounding = next_distance(mean_transition, mean_v, centre)  # of the centre
+    return lambda transition: next_distance(transition, mean_v, centre) - rounding
+
+
+def _solve_difference(transition, reward, policy, discount, distance) -> Values:
+    """A member's values less those of the mean MDP, with which they share their leading digits.
+
+    The difference D = V_i - V is a value, too: (I - discount P_i) D is the policy's mean of
+    r_i - r + discount (P_i - P) V.
+
+    Args:
+        transition: P_i.
+        reward: `[S, A]` r_i - r.
+        policy: `[S, A]`.
+        discount: in [0, 1].
+        distance: `[S, A]` (P_i - P) V.
+    """
+    return _solve_bellman(transition, reward + discount * distance, policy, discount)
+
+
 def _propagate(transition, policy, discount, reward_v, reward_q):
     """V- and Q-form of U = reward + discount^2 P U, for uncertainty rewards of both forms.
 
@@ -363,20 +392,36 @@ def _propagate(transition, policy, discount, reward_v, reward_q):
 
 @jax.jit
 def _ensemble_variance(transition, reward, policy, discount) -> Variance:
-    one = lambda transition, reward: _solve_bellman(transition, reward, policy, discount)
-    members = _sparse_products.over_columns(one, transition, reward)
+    mean_transition, mean_reward = mean_of_members(transition), _members.mean(reward)
+    if isinstance(mean_transition, Sparse):
+        mean_transition = _sparse_products.columns(mean_transition)
+    mean = _solve_bellman(mean_transition, mean_reward, policy, discount)
+    distance_of = _distance_of(mean_transition, mean.v)
+
+    def of_member(transition, reward):
+        distance = distance_of(transition)
+        return _solve_difference(transition, reward - mean_reward, policy, discount, distance)
+
+    members = _sparse_products.over_columns(of_member, transition, reward)
     v, q = _members.variance(members.v), _members.variance(members.q)
-    return Variance(v, q, v, q, members.residual.max(), members.condition.max())
+    largest = lambda members, mean: jnp.maximum(members.max(), mean)
+    residual = largest(members.residual, mean.residual)
+    return Variance(v, q, v, q, residual, largest(members.condition, mean.condition))
 
 
 @jax.jit
 def _decompose(transition, reward, policy, discount) -> Decomposition:
     mean_transition = mean_of_members(transition)
     mean = _solve_bellman(mean_transition, _members.mean(reward), policy, discount)
-    value = Forms(mean.v, mean.q)
-    moments_of = lambda transition: next_moments(transition, policy, value)
-    total = moments_of(mean_transition)[1]
-    means, variances = _sparse_products.over_columns(moments_of, transition)
+    value, distance_of = Forms(mean.v, mean.q), _distance_of(mean_transition, mean.v)
+    variance_of = lambda transition: next_moments(transition, policy, value)[1]
+
+    def of_member(transition):
+        distance = distance_of(transition)
+        return Forms(over_actions(policy, distance), distance), variance_of(transition)
+
+    total = variance_of(mean_transition)
+    means, variances = _sparse_products.over_columns(of_member, transition)
     epistemic = jax.tree.map(_members.variance, means)
     aleatoric = jax.tree.map(_members.mean, variances)
     in_v, in_q = zip(total, epistemic, aleatoric, strict=True)

@@ -61,6 +61,19 @@ def test_one_batch_equals_many_and_zero_weight_is_no_visit():
         np.testing.assert_allclose(many, single, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("weight", [1.0, 0.1])
+def test_many_transitions_are_counted_to_the_last(weight):
+    # One by one, single precision would count 9,999.3 of 10,000.7 at weight 0.1.
+    first = np.zeros(300_000, np.int32)
+    data = posterior.Transitions(first, first, np.full(len(first), 0.3, np.float32), first)
+    belief = posterior.update(posterior.init(2, 1), data, weight=weight)
+    gained = belief.concentration - posterior.init(2, 1).concentration
+    np.testing.assert_allclose(gained[0, 0, 0], 300_000 * weight, rtol=5e-6)
+    error = abs(float(belief.reward_mean[0, 0]) - 0.3)
+    assert error * np.sqrt(float(belief.reward_precision[0, 0])) < 1.0  # posterior deviations
+    assert np.all(np.asarray(gained).ravel()[1:] == 0)
+
+
 def test_reward_is_known_after_one_almost_noiseless_observation():
     data = posterior.Transitions(*map(jnp.array, ([0], [1], [0.7], [2])))
     updated = posterior.update(posterior.init(2, 2), data)  # 2 is the terminal state

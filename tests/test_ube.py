@@ -477,10 +477,16 @@ def test_residual_and_condition_are_the_worst_of_all_systems():
     rng = np.random.default_rng(7)
     transition, reward = random_ensemble(rng)
     policy = random_policy(rng, 5, 2)
-    each = [ube.solve_bellman(p, r, policy, 1.0) for p, r in zip(transition, reward, strict=True)]
+    mean = ube.solve_bellman(transition.mean(0), reward.mean(0), policy, 1.0)
+    # What is solved for each member are its differences from the mean MDP.
+    rewards = reward - reward.mean(0) + (transition - transition.mean(0)) @ np.asarray(mean.v)
+    each = [ube.solve_bellman(p, r, policy, 1.0) for p, r in zip(transition, rewards, strict=True)]
+    for i, values in enumerate(each):
+        own = ube.solve_bellman(transition[i], reward[i], policy, 1.0)
+        np.testing.assert_allclose(values.v, own.v - mean.v, rtol=1e-9)
     for solver in SOLVERS.values():
         result = solver(transition, reward, policy, 1.0)
-        assert result.residual >= max(values.residual for values in each) > 0
+        assert result.residual >= max(values.residual for values in [mean, *each]) > 0
         assert result.condition >= max(values.condition for values in each)
     transition[1, 0, :] = np.eye(5)[0]  # one member never leaves state 0
     for solver in SOLVERS.values():

@@ -1,12 +1,57 @@
 """What is said of the accuracy of a result counts every system that was solved."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax import ube
+from qusac_jax import posterior, sparse, ube
 
 ONE = np.ones((1, 1))
+
+
+ROUNDED = {
+    "exact": ube.solve_exact,
+    "pombu": ube.solve_pombu,
+    "upper_bound": ube.solve_upper_bound,
+    "ensemble_variance": ube.ensemble_variance,
+}
+
+
+@pytest.mark.parametrize("solver", ROUNDED.values(), ids=ROUNDED)
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_variances_that_are_small_beside_values_keep_their_digits(solver, is_sparse):
+    # Values of 10,000, of which single precision resolves 0.001, are known up to 0.2.
+    rng = np.random.default_rng(0)
+    concentration = np.maximum(1e6 * rng.dirichlet(np.full(20, 0.5), 40), 1e-3)
+    transition = np.stack([[rng.dirichlet(row) for row in concentration] for _ in range(8)])
+    transition = transition.reshape(8, 20, 2, 20)
+    reward = np.broadcast_to(10 + rng.normal(size=(20, 2)), (8, 20, 2))
+    policy = np.full((20, 2), 0.5)
+    with jax.enable_x64(True):
+        expected = solver(transition, reward, policy, 0.999)
+    given = jnp.asarray(transition, jnp.float32)
+    result = solver(sparse.from_dense(given) if is_sparse else given, reward, policy, 0.999)
+    assert result.v.dtype == jnp.float32
+    np.testing.assert_allclose(result.v, expected.v, rtol=0.03)
+
+
+def test_a_small_probability_of_the_end_counts_in_the_moments():
+    # One end in a million steps: in float32, the rest of a row that is summed up may as well be 0.
+    rng = np.random.default_rng(0)
+    concentration = 1e6 * rng.dirichlet(np.full(21, 0.5), (20, 2))
+    concentration[..., -1] = 1.0
+    reward, policy = 10 + rng.normal(size=(20, 2)), np.full((20, 2), 0.5)
+
+    def variance(dtype):
+        belief = posterior.init(20, 2, concentration=concentration, dtype=dtype)
+        known = jnp.full((20, 2), 1e12, dtype)
+        belief = belief._replace(reward_mean=jnp.asarray(reward, dtype), reward_precision=known)
+        return ube.solve_moments(belief, policy, 0.999).v
+
+    with jax.enable_x64(True):
+        expected = variance(jnp.float64)
+    np.testing.assert_allclose(variance(jnp.float32), expected, rtol=0.01)
 
 
 @pytest.mark.parametrize("solver", [ube.solve_exact, ube.solve_pombu, ube.solve_upper_bound])

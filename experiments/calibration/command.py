@@ -39,6 +39,7 @@ def make_flags() -> flags.FlagValues:
 def run(options: Any, paths: Sequence[str]) -> None:
     """Measures as the flags say, prints and draws."""
     saved = run_command.open_run(options, paths)
+    cli.check_seeds(options.seed, max(len(saved.seeds), options.episodes))
     step = saved.checkpoint(options.step)
     output = pathlib.Path(options.output or saved.path / "calibration")
     picture, numbers = output / f"step_{step}.png", output / f"step_{step}.csv"

@@ -80,6 +80,11 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
     """Runs what is missing and reports; returns the exit code."""
     jax.config.update("jax_platforms", "cpu")  # the accelerator is for the runs
     workdir = pathlib.Path(options.workdir).absolute()
+    if found := re.search("%[jAaNnt]", str(workdir)):
+        raise ValueError(
+            f"workdir {str(workdir)!r} has {found.group()}, which stands for a job's number in "
+            "submitit's file names; choose another"
+        )
     runs, jobs = workdir / "runs", workdir / "jobs"
     if options.report:
         of_runs = [f"--{name}" for name in _OF_RUNS if options[name].present]
@@ -137,9 +142,11 @@ def _slurm_parameters(texts: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"slurm must be NAME=VALUE such as partition=gpu, got {text!r}")
         if name in _OF_SEVERAL:
             parameters.setdefault(name, []).append(value)
+        elif value.lower() in ("true", "false"):
+            parameters[name] = value.lower() == "true"
         else:  # an account may be 00123
             parameters[name] = int(value) if re.fullmatch("0|[1-9][0-9]*", value) else value
-    if not isinstance(time := parameters.get("time", 1), int):
+    if type(time := parameters.get("time", 1)) is not int:  # nor true
         raise ValueError(f"slurm: time is a number of minutes such as time=720, got {time!r}")
     return parameters
 

@@ -241,7 +241,9 @@ def last_error(folder: pathlib.Path) -> str:
 
     Empty if there is none, as after a kill on this machine.
     """
-    logs = sorted(folder.glob("*_log.err"), key=lambda path: path.stat().st_mtime)
+    # With stderr_to_stdout SLURM's jobs have no other log.
+    logs = list(folder.glob("*_log.err")) or list(folder.glob("*_log.out"))
+    logs.sort(key=lambda path: path.stat().st_mtime)
     if not logs:
         return ""
     lines = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines()

@@ -42,8 +42,12 @@ def read_runs(workdirs: Iterable[pathlib.Path]) -> list[Run]:
         summary = files.read_json(path / "summary.json")
         total = files.read_columns(path / "metrics.csv", ["total_regret"])["total_regret"]
         num_seeds, num_episodes = summary.get("num_seeds"), summary.get("num_episodes")
-        is_known = isinstance(num_seeds, int) and isinstance(num_episodes, int)
-        if not is_known or num_seeds < 1 or len(total) != num_seeds * num_episodes:
+        if (
+            not isinstance(num_seeds, int)
+            or not isinstance(num_episodes, int)
+            or num_seeds < 1
+            or len(total) != num_seeds * num_episodes
+        ):
             raise ValueError(
                 f"{path}: summary.json has {num_episodes!r} episodes of {num_seeds!r} seeds, which "
                 f"do not go with the {len(total)} lines of metrics.csv; repeat the run's command, "

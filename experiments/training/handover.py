@@ -14,6 +14,7 @@ import numpy as np
 
 from experiments import config_file, files, seeds
 from experiments.processes import Processes
+from experiments.run_directory import has_checkpoint
 from experiments.training import checkpoint_parts
 from qusac_jax import environments, qusac
 from qusac_jax.checkpoint import Checkpointer, CheckpointError
@@ -170,7 +171,7 @@ def action_cost(
     """
     source = path / "config.json"
     about = files.read_json(source, REMEDY) if source.is_file() else {}
-    begun = pathlib.Path(workdir) / "config.json" if workdir else None
+    begun = pathlib.Path(workdir) / "config.json" if workdir and has_checkpoint(workdir) else None
     if given is None and begun is not None and begun.is_file():
         given = files.read_json(begun, "choose another workdir").get("action_cost")
     if about and about.get("env") != env:

@@ -32,6 +32,8 @@ from experiments.training.trace import Trace
 from qusac_jax import environments, qusac
 
 # Flags that decide a run's results, beside those of one program and the hyperparameters.
+# What may change from start to start of a run, but not from process to process.
+_ALIKE = ("num_steps", "eval_every", "checkpoint_every", "resume", "resume_env")
 _NAMED = ("seed", "num_seeds", "num_steps", "eval_every", "eval_episodes", "checkpoint_every")
 
 
@@ -98,6 +100,7 @@ def train(
         memory.check(*of_run, has_dataset=is_offline, streams_size=streams_size)
         workdir = pathlib.Path(options.workdir or _default_workdir(options, spec, config))
         trace = Trace(options.profile)
+        check_agreement(everyone, {name: options[name].value for name in _ALIKE})
         directory = _open(everyone, workdir, description(options, spec, config, about))
         if options.wandb:
             directory.add_logger(wandb_logger.Wandb)
@@ -152,6 +155,17 @@ def _run(
     if options.video and setup.processes.is_first:
         run.record_video(setup.directory.path / "episode.mp4")
     return None
+
+
+def check_agreement(everyone: Processes, values: dict[str, Any]) -> None:
+    """Raises `ValueError` on all processes if one of them was started with other values."""
+    for index, theirs in enumerate(everyone.gather(values)):
+        for name, value in values.items():
+            if theirs[name] != value:
+                raise ValueError(
+                    f"{name} must be the same for all processes, got {theirs[name]!r} for process "
+                    f"{index} and {value!r} for process {everyone.index}"
+                )
 
 
 def _open(everyone: Processes, path: pathlib.Path, about: dict[str, Any]) -> RunDirectory:

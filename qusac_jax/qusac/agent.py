@@ -46,7 +46,7 @@ __all__ = [
 
 
 def observe(state: TrainState, transitions: Transition) -> TrainState:
-    """Stores transitions in D (Algorithm 2, line 11).
+    """Stores transitions in D (Algorithm 2, line 9).
 
     Args:
         state: donated.
@@ -69,7 +69,7 @@ def observe(state: TrainState, transitions: Transition) -> TrainState:
 def learn(
     state: TrainState, *, config: Config, task: Task, num_updates: int | None = None
 ) -> tuple[TrainState, Metrics]:
-    """Gradient updates on the stored data (Algorithms 2, lines 12-16, and 3, lines 9-11).
+    """Gradient updates on the stored data (Algorithms 2, lines 10-13, and 3, lines 7-9).
 
     All updates run in one compiled loop.
 
@@ -131,7 +131,7 @@ def train_step(
     config: Config,
     task: Task,
 ) -> tuple[TrainState, jax.Array, Metrics]:
-    """Stores a transition, does G gradient updates, acts (Algorithm 2, lines 11-16).
+    """Stores a transition, does G gradient updates, acts (Algorithm 2, lines 9-13).
 
     Args:
         state: donated. `refresh` must have filled the model's buffers, as for `learn`.

@@ -105,7 +105,7 @@ def termination_logits(
 
 
 def _truncated_normal(scale: float) -> nn.initializers.Initializer:
-    """Truncated normal with standard deviation scale / (2 sqrt(fan_in))."""
+    """A normal with standard deviation scale / (2 sqrt(fan_in)), cut off at twice that."""
 
     def init(key: chex.PRNGKey, shape: Sequence[int], dtype=jnp.float32) -> jax.Array:
         std = scale / (2.0 * jnp.sqrt(shape[0]))

@@ -90,7 +90,7 @@ def fit(
 
     Training stops when for `patience` epochs no member has lowered its held-out error of any
     target, a component of s' - s or the reward, by the share `improvement`, compared with the
-    lowest so far; each member keeps the weights of its last improvement. In the mean over targets,
+    lowest until its last improvement, whose weights it keeps. In the mean over targets,
     a reward that cannot be predicted yet would hide that the states still improve. The first epoch
     is always accepted: against the weights from before it, which fit the previous data, the
     comparison would freeze the model while the data changes.

@@ -28,7 +28,7 @@ def update(
 ) -> tuple[Learner, dict[str, jax.Array]]:
     """One gradient update: U-net, critics, targets, actor, temperature, in this order.
 
-    Algorithm 2, lines 13-15, and Algorithm 3, lines 9-11.
+    Algorithm 2, lines 11-13, and Algorithm 3, lines 7-9.
 
     Args:
         learner: what to update.
@@ -138,7 +138,7 @@ def _update_unet(
     discounts = multistep.discounts(batch, config.discount**2)
     target = losses.unet_target(batch.propagated, discounts, next_u)
     if config.clip_u:
-        # The fixed point U = E[sum of γ^2t local] lies below this cap, so it stays where it is.
+        # The solution of the UBE, E[sum of γ^2t local], lies below this cap.
         target = jnp.minimum(target, config.largest_u(local_max))
 
     def loss(params: networks.Params) -> jax.Array:

@@ -82,6 +82,9 @@ def unet_target(local: jax.Array, discount: jax.Array, next_u: jax.Array) -> jax
 def unet_loss(log_u: jax.Array, target: jax.Array) -> jax.Array:
     """(symlog(z) - softplus output)², eq. (13), loss_u: mean over the batch.
 
+    Where the targets of a pair differ, it is least at symexp of the mean of symlog(z), which is
+    below the mean of z that a UBE has: 13.2 for 1 and 100, whose mean is 50.5.
+
     Args:
         log_u: `[B]`, the U-net's last linear output; its softplus is symlog(U).
         target: `[B]` z.

@@ -26,7 +26,7 @@ _NO_DYNAMICS = "there are no dynamics: critic_data 'replay' trains without a mod
 def refresh(
     state: TrainState, *, config: Config, task: Task
 ) -> tuple[TrainState, fitting.FitReport]:
-    """Fits the dynamics on D and fills the model's buffers (Algorithm 2, lines 6-10).
+    """Fits the dynamics on D and fills the model's buffers (Algorithm 2, lines 6-8).
 
     Called every F environment steps, by the host: under `vmap` a `cond` would run it every step.
 
@@ -67,7 +67,7 @@ def fit(state: TrainState, *, config: Config, task: Task) -> tuple[TrainState, f
 def roll_out(state: TrainState, *, config: Config, task: Task) -> TrainState:
     """The second half of `refresh`: rolls the dynamics out into D_model and D_1..D_N.
 
-    Algorithms 2, lines 7-9, and 3, lines 5-7.
+    Algorithms 2, lines 7-8, and 3, lines 5-6.
 
     Args:
         state: donated; rollouts start at states of its replay buffer.

@@ -28,14 +28,14 @@ def online(step: int, *, config: Config) -> Due:
         config: hyperparameters.
 
     Returns:
-        What to do with the transition of this step, beside storing it and acting (line 11).
+        What to do with the transition of this step, beside storing it and acting (line 9).
     """
     if step < config.warmup_steps:
         return Due(refresh=False, roll_out=False, learn=False)
     since_fit = (step - config.warmup_steps) % config.fit_every
     refresh = config.uses_model and since_fit == 0  # line 5
     roll_out = config.uses_model and since_fit % config.rollout_interval == 0
-    return Due(refresh=refresh, roll_out=roll_out and not refresh, learn=True)  # lines 6-10, 12-16
+    return Due(refresh=refresh, roll_out=roll_out and not refresh, learn=True)  # lines 6-8, 10-13
 
 
 def offline(update: int, *, config: Config) -> Due:

@@ -82,7 +82,7 @@ def act(
     config: Config,
     task: Task,
 ) -> jax.Array:
-    """The policy's action: drawn with a key, the mean action without (Algorithm 2, line 11).
+    """The policy's action: drawn with a key, the mean action without (Algorithm 2, line 9).
 
     Args:
         actor: the policy's weights, `TrainState.actor`.

@@ -45,8 +45,8 @@ class Method(NamedTuple):
     At most one of `local` and `direct` is there; with neither, U is 0.
     """
 
-    # What a UBE propagates, and a U-net learns the fixed point of: γ² times the local uncertainty,
-    # plus the variance of the reward where that is not part of it. Of `Values` and γ.
+    # What a UBE propagates, and a U-net learns to: γ² times the local uncertainty, plus the
+    # variance of the reward where that is not part of it. Of `Values` and γ.
     local: Callable[[Values, float], jax.Array] | None = None
     direct: Callable[[Values], jax.Array] | None = None  # U itself, differentiable
     min_groups: int = 1  # critic groups that it takes to disagree

@@ -251,6 +251,7 @@ def test_a_saved_run_is_measured_and_drawn(tiny_run, tmp_path, capsys):
         (["{run}", "--draws=1"], "draws=1"),
         (["{run}", "{run}"], "run must be one workdir, got 2"),
         (["{run}", "--output=/proc/none"], "cannot be written"),
+        (["{run}", "--seed=2147483647"], "seed + num_seeds - 1 must be below 2**31"),
     ],
 )
 def test_mistakes_are_named(tiny_run, capsys, arguments, message):

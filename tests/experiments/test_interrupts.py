@@ -77,3 +77,17 @@ def test_the_first_signal_says_how_soon_it_stops_and_the_second_does_not_wait(ca
     assert capfd.readouterr().err == (
         "\nstopping and saving, after 8 updates; Ctrl-C again leaves without saving\n"
     )
+
+
+def test_what_is_ignored_stays_so(capfd):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as scripts set it for `&`
+    try:
+        with interrupts.stop_signals() as stopped:
+            signal.raise_signal(signal.SIGINT)
+            assert stopped() is None
+            signal.raise_signal(signal.SIGTERM)
+            assert stopped() == signal.SIGTERM
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capfd.readouterr().err.count("stopping and saving") == 1

@@ -56,6 +56,20 @@ def test_compiled_functions_are_kept_in_the_users_cache_with_a_bound(tmp_path, m
     assert jax.config.jax_persistent_cache_min_compile_time_secs == 0  # as the environment says
 
 
+@pytest.mark.parametrize("has_bound", [True, False])
+def test_entries_are_removed_only_where_jax_marks_the_whole_ones(tmp_path, monkeypatch, has_bound):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if not has_bound:
+        monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")
+    jax.config.update("jax_compilation_cache_max_size", -1)
+    jax.config.update("jax_compilation_cache_dir", None)
+    entry = tmp_path / "qusac_jax" / "jax" / "one-cache"
+    entry.parent.mkdir(parents=True)
+    entry.touch()
+    apply()
+    assert entry.exists() != has_bound  # without an `-atime` file, which goes with a bound
+
+
 def test_the_environment_goes_before_the_default_and_the_flag_before_both(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     before = jax.config.jax_compilation_cache_dir

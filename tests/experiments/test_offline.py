@@ -358,6 +358,8 @@ def test_rewards_in_D_are_of_one_task(finished, capsys):
 def test_a_run_that_has_begun_keeps_its_action_cost(finished, tmp_path):
     assert handover.action_cost(finished, ENV, None, str(tmp_path)) == ACTION_COST
     (tmp_path / "config.json").write_text('{"action_cost": 0.05}')
+    assert handover.action_cost(finished, ENV, None, str(tmp_path)) == ACTION_COST  # not begun yet
+    (tmp_path / "checkpoints" / "40").mkdir(parents=True)
     assert handover.action_cost(finished, ENV, None, str(tmp_path)) == 0.05
     assert handover.action_cost(finished, ENV, 0.3, str(tmp_path)) == 0.3
 

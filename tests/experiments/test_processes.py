@@ -14,6 +14,7 @@ import pytest
 
 from experiments import offline, online
 from experiments.processes import Processes
+from experiments.training import program
 from tests.experiments.test_offline import ONLINE as CONTINUED
 from tests.experiments.test_offline import TINY as OFFLINE
 from tests.experiments.test_offline import dataset as dataset  # a fixture
@@ -301,6 +302,14 @@ def test_a_signal_that_ends_no_wait_is_answered_after_it():
     command = [sys.executable, "-c", BETWEEN_WAITS]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=40)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_processes_that_were_started_otherwise_are_named():
+    everyone = Processes()
+    everyone.gather = lambda value: [value, {**value, "num_steps": 60}]
+    program.check_agreement(everyone, {"resume": "latest"})
+    with pytest.raises(ValueError, match=r"num_steps must .*, got 60 for process 1 and 40 for"):
+        program.check_agreement(everyone, {"num_steps": 40, "resume": "latest"})
 
 
 def test_shares():

@@ -477,6 +477,8 @@ def test_plan_takes_several_action_costs(tmp_path):
         (["--tasks=pendulum", "--jobs=0"], "jobs=0"),
         (["--tasks=pendulum", "--slurm=partition"], "slurm must be NAME=VALUE"),
         (["--tasks=pendulum", "--slurm=partition=gpu"], "use --launcher=slurm"),
+        (["--tasks=pendulum", "--slurm=time=true"], "minutes such as time=720, got True"),
+        (["--tasks=pendulum", "--workdir=runs/job %A"], "has %A, which stands for a job's number"),
         (["--tasks=pendulum", "--slurm=time=12:00:00"], "minutes such as time=720, got '12:00:00'"),
         (["--report"], "holds no suite"),
         (["--report", "--num_steps=3"], "leave out --num_steps=3"),
@@ -512,6 +514,11 @@ def test_the_last_error_of_the_latest_job_is_found(tmp_path):
         (tmp_path / f"{name}_0_log.err").write_text(text)
         os.utime(tmp_path / f"{name}_0_log.err", (int(name), int(name)))
     assert launching.last_error(tmp_path) == "ValueError: but this"
+
+
+def test_the_last_error_is_found_where_slurm_writes_one_log(tmp_path):
+    (tmp_path / "1_0_log.out").write_text("step 100\nValueError: this\n")
+    assert launching.last_error(tmp_path) == "ValueError: this"
 
 
 @pytest.mark.parametrize(
@@ -612,6 +619,8 @@ def test_what_slurm_is_asked_for_is_read_as_it_is_meant(tmp_path, monkeypatch):
     given = suite._slurm_parameters(texts)
     assert given["account"] == "00123"
     assert given["time"] == 600
+    flags = suite._slurm_parameters(["use_srun=False", "exclusive=true"])
+    assert flags == {"use_srun": False, "exclusive": True}
     sbatch = f"cp $1 {tmp_path}/sent.sh; echo job 12"
     as_slurm(tmp_path / "bin", monkeypatch, srun="", sbatch=sbatch)
     launching.Launcher("slurm", tmp_path / "jobs", given).submit("run", ["--env=pendulum"], [])

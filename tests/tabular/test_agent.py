@@ -21,7 +21,7 @@ UBE_SOLVERS = {
 UNCLIPPED = -1e3  # below every uncertainty reward
 
 
-def some_belief(seed=0, num_transitions=30, weight=2.0):
+def some_belief(seed=0, num_transitions=30, weight=2.0, dtype=jnp.float32):
     rng = np.random.default_rng(seed)
     data = posterior.Transitions(
         jnp.asarray(rng.integers(NUM_STATES, size=num_transitions)),
@@ -29,7 +29,8 @@ def some_belief(seed=0, num_transitions=30, weight=2.0):
         jnp.asarray(rng.normal(size=num_transitions)),
         jnp.asarray(rng.integers(NUM_STATES + 1, size=num_transitions)),
     )
-    return posterior.update(posterior.init(NUM_STATES, NUM_ACTIONS), data, weight=weight)
+    prior = posterior.init(NUM_STATES, NUM_ACTIONS, dtype=dtype)
+    return posterior.update(prior, data, weight=weight)
 
 
 def deterministic_belief():
@@ -264,13 +265,15 @@ def test_differences_of_rounding_are_ties():
 
 @pytest.mark.parametrize("method", ["pombu", "exact_ube", "upper_bound"])
 def test_what_is_propagated_is_raised_to_the_bound(method):
-    belief, policy, key = some_belief(weight=1e3), some_policy(), jax.random.key(1)
+    policy, key = some_policy(), jax.random.key(1)
     config = agent.Config(method=method, min_local=BOUND)
-    raised = agent.evaluate(belief, policy, key, config=config).uncertainty_reward
-    result, samples = general_solution(method, belief, policy, key, config)
-    free = samples.reward.var(0) + config.discount**2 * result.local_q
-    assert jnp.min(free) < BOUND < jnp.max(free)
-    np.testing.assert_allclose(raised, jnp.maximum(free, BOUND), rtol=1e-4, atol=1e-6)
+    with jax.enable_x64(True):
+        belief = some_belief(weight=1e3, dtype=jnp.float64)
+        raised = agent.evaluate(belief, policy, key, config=config).uncertainty_reward
+        result, samples = general_solution(method, belief, policy, key, config)
+        free = samples.reward.var(0) + config.discount**2 * result.local_q
+        assert jnp.min(free) < BOUND < jnp.max(free)
+        np.testing.assert_allclose(raised, jnp.maximum(free, BOUND), rtol=1e-8)
 
 
 @pytest.mark.slow
