@@ -26,8 +26,9 @@ Each line is a field of [`qusac.Config`](api/config.md) and a flag `--config.FIE
 default [preset](methods.md#methods-of-qu-sac), online; the other columns say where another one
 differs: the same preset offline, the presets `paper` and `explore`, and `qusac` with
 `--size=small`. (With it, `paper` and `explore` have other values of `roll_out_every` and
-`rollouts_per_step` than `qusac`.) A run writes all its values to config.json. In Python, `presets.get("qusac")` has the values of the first
-column. `qusac.Config()` differs from it: its models read and learn raw units
+`rollouts_per_step` than `qusac`.) A run writes all its values to config.json. In Python,
+`presets.get("qusac")` has the values of the first column. `qusac.Config()` differs from it: its
+models read and learn raw units
 (`dynamics.normalize_inputs` no, `dynamics.normalize_targets` false) and are rolled out after fits
 only (`roll_out_every` 0). Offline, `experiments.offline` makes `replay_capacity` the size of the
 dataset, and nothing reads `warmup_steps` and `updates_per_step`.

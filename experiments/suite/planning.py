@@ -226,5 +226,5 @@ def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
     environments.check_name(options.env)
     spec = environments.spec(options.env, options.action_cost)
     run_flags.task_of(options.termination, spec, config)
-    program.check_environment(options, spec.name)
+    program.check_environment(options, spec.name, options.num_seeds)
     return options.num_steps, program.description(options, spec, config, {})

@@ -67,7 +67,12 @@ def work(
             progress.end(one.run, launcher.logs(one.run.name))
         while waiting and len(running) < len(slots) and stopped() is None:
             run, slot = waiting.pop(0), _free_slot(running, len(slots))
-            job = launcher.submit(run.name, run.arguments, slots[slot])
+            try:
+                job = launcher.submit(run.name, run.arguments, slots[slot])
+            except ValueError:
+                progress.close()
+                _leave(running, launcher)
+                raise
             running.append(_Running(run, job, slot))
             progress.begin(run, "started" if launcher.is_local else f"queued as {job.job_id}")
         for one in running:

@@ -45,6 +45,7 @@ _KEPT = (
     "real_ratio",
     "dynamics.clip_observations",
     "dynamics.clip_rewards",
+    "dynamics.holdout_every",  # what was held out is not trained on later
 )
 
 

@@ -37,8 +37,14 @@ _ALIKE = ("num_steps", "eval_every", "checkpoint_every", "resume", "resume_env")
 _NAMED = ("seed", "num_seeds", "num_steps", "eval_every", "eval_episodes", "checkpoint_every")
 
 
-def check_environment(options: Any, env: str) -> None:
-    """Raises `ValueError` for what would end a run later: before a directory is made for it."""
+def check_environment(options: Any, env: str, num_seeds: int) -> None:
+    """Raises `ValueError` for what would end a run later: before a directory is made for it.
+
+    Args:
+        options: the flags.
+        env: the environment.
+        num_seeds: whose copies of it this process has.
+    """
     if options.wandb:
         wandb_logger.check_package()
     if options.video:
@@ -53,7 +59,7 @@ def check_environment(options: Any, env: str) -> None:
         copies.reset()
         copies.step(np.zeros((1, copies.spec.action_size), np.float32))
         copies.close()
-    memory.check_copies(state_size, options.num_seeds, options.eval_episodes)
+    memory.check_copies(state_size, num_seeds, options.eval_episodes)
 
 
 def train(
@@ -86,7 +92,7 @@ def train(
         own_seeds = everyone.share(range(options.seed, options.seed + options.num_seeds))
         devices = everyone.devices(len(own_seeds), devices)
         task = run_flags.task_of(options.termination, spec, config)
-        check_environment(options, spec.name)
+        check_environment(options, spec.name, len(own_seeds))
         if options.env_processes != 1 and environments.functional.is_functional(spec.name):
             files.warn(f"env_processes has no effect: {spec.name!r} steps on the device")
         if options.termination not in (None, run_flags.LEARNED) and not config.uses_model:
