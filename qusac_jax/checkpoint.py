@@ -83,12 +83,14 @@ class Checkpointer:
                 return
             self._remove_leftovers()
             manager = self._open()
+            device_data = jax.tree.map(_keys.to_data, device)
+            host_data = jax.tree.map(_without_empty, host)
             with without_reports():
                 saved = manager.save(
                     step,
                     args=ocp.args.Composite(
-                        device=ocp.args.StandardSave(jax.tree.map(_keys.to_data, device)),  # type: ignore[call-arg]
-                        host=ocp.args.StandardSave(jax.tree.map(_without_empty, host)),  # type: ignore[call-arg]
+                        device=ocp.args.StandardSave(_not_empty(device_data)),  # type: ignore[call-arg]
+                        host=ocp.args.StandardSave(_not_empty(host_data)),  # type: ignore[call-arg]
                         metadata=ocp.args.JsonSave(metadata),  # type: ignore[call-arg]
                     ),
                 )
@@ -127,17 +129,20 @@ class Checkpointer:
             CheckpointError: if there is none, or it is truncated or of another structure. The
                 files stay as they are.
         """
-        target = jax.tree.map(_restored_like, jax.tree.map(_keys.to_data, device))
+        target = jax.tree.map(_restored_like, _not_empty(jax.tree.map(_keys.to_data, device)))
+        host_target = _not_empty(jax.tree.map(_without_empty, host))
         parts = {
             "device": ocp.args.StandardRestore(target),  # type: ignore[call-arg]
-            "host": ocp.args.StandardRestore(jax.tree.map(_without_empty, host)),  # type: ignore[call-arg]
+            "host": ocp.args.StandardRestore(host_target),  # type: ignore[call-arg]
             "metadata": ocp.args.JsonRestore(),  # type: ignore[call-arg]
         }
         read_step, read = self._read(step, lambda step: self._read_parts(step, parts, target))
-        restored = jax.tree.map(_keys.from_data, device, read["device"])
-        read_host = jax.tree.map(
-            lambda like, x: np.asarray(x if np.size(like) else like), host, read["host"]
-        )
+        restored, read_host = device, host
+        if jax.tree.leaves(device):
+            restored = jax.tree.map(_keys.from_data, device, read["device"])
+        if jax.tree.leaves(host):
+            given_or_read = lambda like, x: np.asarray(x if np.size(like) else like)
+            read_host = jax.tree.map(given_or_read, host, read["host"])
         return Restored(read_step, restored, read_host, read["metadata"])
 
     def restore_device(self, device: PyTree, *, step: int | None = None) -> PyTree:
@@ -310,6 +315,11 @@ def _restored_like(x: Any) -> Any:
     if isinstance(x, np.ndarray) or x is LEFT_OUT:
         return x
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+
+
+def _not_empty(tree: PyTree) -> PyTree:
+    """Something in place of a tree without arrays, which Orbax refuses."""
+    return tree if jax.tree.leaves(tree) else {"nothing": np.zeros(1)}
 
 
 def _without_empty(x: Any) -> np.ndarray:

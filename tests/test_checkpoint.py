@@ -1,5 +1,6 @@
 """Exact round trips, and damage that is noticed."""
 
+import contextlib
 import pathlib
 import resource
 import zlib
@@ -105,6 +106,14 @@ def test_arrays_can_be_left_out(saved):
     np.testing.assert_array_equal(read["weights"], DEVICE["weights"])
 
 
+def test_arrays_of_another_shape_are_refused(tmp_path):
+    with contextlib.closing(Checkpointer(tmp_path)) as checkpointer:
+        checkpointer.save(1, {"a": jnp.ones((2, 3))}, {}, {})
+        for like in (np.zeros((5, 5)), jnp.zeros((5, 5))):
+            with pytest.raises(CheckpointError):
+                checkpointer.restore({"a": like}, {})
+
+
 def test_what_is_read_as_numpy_has_the_shape_that_is_asked_for(saved):
     weights = np.zeros((2, 3), np.float32)
     read = Checkpointer(saved).restore_device({"weights": weights, "key": LEFT_OUT})
@@ -112,6 +121,19 @@ def test_what_is_read_as_numpy_has_the_shape_that_is_asked_for(saved):
     np.testing.assert_array_equal(read["weights"], DEVICE["weights"])
     with pytest.raises(CheckpointError, match=r"shape \(2, 3\), not \(3, 2\)"):
         Checkpointer(saved).restore_device({"weights": weights.T, "key": LEFT_OUT})
+
+
+@pytest.mark.parametrize("is_on_device", [True, False])
+def test_there_may_be_nothing_on_one_side(tmp_path, is_on_device):
+    there, nothing = {"a": jnp.arange(3)}, {"b": {}}
+    both = (there, nothing) if is_on_device else (nothing, jax.tree.map(np.asarray, there))
+    with contextlib.closing(Checkpointer(tmp_path)) as checkpointer:
+        checkpointer.save(1, *both, {"c": 2})
+        restored = checkpointer.restore(*both)
+    assert restored.metadata == {"c": 2}
+    for saved, read in zip(both, (restored.device, restored.host), strict=True):
+        assert jax.tree.structure(read) == jax.tree.structure(saved)
+        jax.tree.map(np.testing.assert_array_equal, read, saved)
 
 
 def test_missing_checkpoint_is_named(tmp_path, saved):
