@@ -1,24 +1,21 @@
 """What a fit of the dynamics keeps from epoch to epoch, and from fit to fit."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import fitting, replay
 from tests.qusac.test_fitting import CAPACITY, CONFIG, MODEL, fit, fresh, linear_gaussian
 
 
-def test_each_member_keeps_its_best_weights_with_their_errors_and_noise(monkeypatch):
-    # Weights that are their own held-out errors: the second of member 0 are the best, the fourth of
-    # member 1, the first of member 2. All variances are 2, units of the targets 1, 1 and 3.
-    said = lambda _, weights: (weights, jnp.full_like(weights, 2.0))
-    monkeypatch.setattr(fitting, "_holdout_errors", said)
-    errors = np.array([[1, 0.5, 0.8, 0.6, 0.6], [1, 1, 1, 0.125, 0.9], [8, 9, 9, 9, 9]])
-    dynamics = fresh()._replace(target_std=jnp.array([1.0, 1.0, 3.0]))
-    problem = fitting._Problem(MODEL, CONFIG, 1, dynamics, None, 1, 1, None)
+def begun():
+    """A fit before its first epoch, of weights `[N, O + 1]` that are nothing else."""
     zeros = jnp.zeros((3, 3))
-    progress = fitting._Progress(
+    return fitting._Progress(
         params=zeros,
         opt_state=None,
         average=zeros,
@@ -32,6 +29,39 @@ def test_each_member_keeps_its_best_weights_with_their_errors_and_noise(monkeypa
         epoch=jnp.int32(0),
         key=None,
     )
+
+
+def stale_epochs(monkeypatch, errors, **options):
+    """Epochs without an improvement after each epoch, where all held-out errors are as given."""
+    said = lambda _, weights: (weights, jnp.full_like(weights, 2.0))
+    monkeypatch.setattr(fitting, "_holdout_errors", said)
+    config = dataclasses.replace(CONFIG, improvement=0.01, **options)
+    problem = fitting._Problem(MODEL, config, 1, fresh(), None, 1, 1, None)
+    progress, stale = begun(), []
+    for epoch, error in enumerate(errors):
+        progress = progress._replace(epoch=epoch)
+        progress = fitting._keep_better(problem, progress, jnp.full((3, 3), error))
+        stale.append(int(progress.stale))
+    return stale, float(progress.best_params[0, 0])
+
+
+@pytest.mark.parametrize("stop_rule", ["target", "mean"])
+def test_gains_that_are_small_add_up(monkeypatch, stop_rule):
+    errors = [0.994**epoch for epoch in range(7)]  # two of them are more than a percent
+    stale, kept = stale_epochs(monkeypatch, errors, stop_rule=stop_rule)
+    assert stale == [0, 1, 0, 1, 0, 1, 0]
+    np.testing.assert_allclose(kept, errors[-1], rtol=1e-6)
+
+
+def test_each_member_keeps_its_best_weights_with_their_errors_and_noise(monkeypatch):
+    # Weights that are their own held-out errors: the second of member 0 are the best, the fourth of
+    # member 1, the first of member 2. All variances are 2, units of the targets 1, 1 and 3.
+    said = lambda _, weights: (weights, jnp.full_like(weights, 2.0))
+    monkeypatch.setattr(fitting, "_holdout_errors", said)
+    errors = np.array([[1, 0.5, 0.8, 0.6, 0.6], [1, 1, 1, 0.125, 0.9], [8, 9, 9, 9, 9]])
+    dynamics = fresh()._replace(target_std=jnp.array([1.0, 1.0, 3.0]))
+    problem = fitting._Problem(MODEL, CONFIG, 1, dynamics, None, 1, 1, None)
+    progress = begun()
     stale = []
     for epoch, error in enumerate(errors.T):
         weights = jnp.broadcast_to(jnp.asarray(error, jnp.float32)[:, None], (3, 3))
