@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, config_flags, files
+from experiments import cli, config_flags, files, markdown
 from qusac_jax.qusac import presets
 from qusac_jax.qusac.config import Config
 
@@ -61,18 +61,18 @@ def page() -> str:
         "small": presets.get("qusac", "small"),
     }
     names = ["field", "`qusac`", *columns, "what it is"]
-    lines = [_row(names), _row(["---", *["---:"] * (len(names) - 2), "---"])]
+    lines = [markdown.head(names, texts=(names[0], names[-1]))]
     for name, comment in _fields(base):
         value = _get(base, name)
         others = (_get(config, name) for config in columns.values())
         cells = ["" if other == value else _text(other) for other in others]
-        lines.append(_row([f"`{name}`", _text(value), *cells, comment.replace("|", "\\|")]))
+        lines.append(markdown.row([f"`{name}`", _text(value), *cells, comment]))
     return "\n".join([_HEAD, *lines, _OTHERS, *_other_presets()]) + "\n"
 
 
 def _other_presets() -> Iterator[str]:
-    yield _row(["preset", "made of", "with"])
-    yield _row(["---"] * 3)
+    columns = ("preset", "made of", "with")
+    yield markdown.head(columns, texts=columns)
     for name, (base, is_offline) in _MADE_OF.items():
         before, after = (presets.get(one, is_offline=is_offline) for one in (base, name))
         changed = [
@@ -81,7 +81,7 @@ def _other_presets() -> Iterator[str]:
             if _get(after, field) != _get(before, field)
         ]
         where = ", offline" if is_offline else ""
-        yield _row([f"`{name}`", f"`{base}`{where}", ", ".join(changed)])
+        yield markdown.row([f"`{name}`", f"`{base}`{where}", ", ".join(changed)])
 
 
 def _fields(config: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -110,10 +110,6 @@ def _text(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def run() -> None:

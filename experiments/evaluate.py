@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from experiments import cli, evaluation, files, results, run_command, seeds
+from experiments import cli, evaluation, files, markdown, results, run_command, seeds
 from experiments.saved_run import SavedRun
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.qusac.networks import Params
@@ -174,8 +174,7 @@ def table(scores: Scores) -> str:
         f"{scores.env}, step {scores.step}: {count} episode{'s' * (count > 1)} per seed"
         f"{' with sampled actions' * scores.is_sampled}"
         f"{', mean with 95 % interval' * (count > 1)}",
-        f"| seed | {' | '.join(columns)} | least | largest return |",
-        f"| --- |{' ---: |' * (len(columns) + 2)}",
+        markdown.head(["seed", *columns, "least", "largest return"], texts=("seed",)),
     ]
     rows = [
         (str(seed), [x[i] for x in columns.values()], scores.returns[i])
@@ -184,8 +183,9 @@ def table(scores: Scores) -> str:
     if len(scores.seeds) > 1:
         rows.append(("mean of seeds", [x.mean(1) for x in columns.values()], scores.returns))
     for name, values, returns in rows:
-        cells = " | ".join(results.plus_minus(x.mean(), results.half_interval(x)) for x in values)
-        lines.append(f"| {name} | {cells} | {returns.min():.1f} | {returns.max():.1f} |")
+        cells = [results.plus_minus(x.mean(), results.half_interval(x)) for x in values]
+        cells += [f"{returns.min():.1f}", f"{returns.max():.1f}"]
+        lines.append(markdown.row([name, *cells]))
     return "\n".join(lines)
 
 

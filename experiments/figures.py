@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from experiments import files, results, run_reader, style
+from experiments import files, results, run_reader, run_settings, style
 from experiments.published_curves import PublishedCurve
 from experiments.run_reader import Curve
 
@@ -100,13 +100,10 @@ def curve_styles(
         empty if there is nothing to tell apart.
     """
     colors = style.colors(curve.name for curve in curves)
-    together: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for curve in curves:
-        together.setdefault((curve.env, curve.name), []).append(curve.settings)
     words = {  # by method on a task and setting, one per run
-        (key, name): [run_reader.describe(one, [name])[0] for one in settings]
-        for key, settings in together.items()
-        for name in run_reader.differing(settings)
+        (kind, name): [run_settings.describe(curve.settings, [name])[0] for curve in alike]
+        for kind, alike in run_reader.by_kind(curves).items()
+        for name in run_settings.differing([curve.settings for curve in alike])
     }
     names = sorted({name for _, name in words})
     commonest = {}
@@ -117,7 +114,7 @@ def curve_styles(
         )
 
     def described(curve: Curve) -> dict[str, str]:
-        return dict(zip(names, run_reader.describe(curve.settings, names), strict=True))
+        return dict(zip(names, run_settings.describe(curve.settings, names), strict=True))
 
     def differences() -> dict[tuple[str, str], tuple[str, ...]]:
         return {

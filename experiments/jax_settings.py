@@ -5,14 +5,13 @@ Environment variables take precedence over what is set here.
 
 import os
 import pathlib
-import sys
 import tempfile
 from typing import Any
 
 import jax
 from absl import flags
 
-from experiments import path_flag, processes
+from experiments import files, path_flag, processes
 
 _CONFIG: Any = jax.config  # has an attribute for each setting
 _OFF = "off"
@@ -82,10 +81,9 @@ def _set_cache(given: str | None) -> None:
         with tempfile.TemporaryFile(dir=path):
             pass
     except (OSError, RuntimeError) as error:
-        print(
-            f"warning: compiled functions are not kept: {error}; use --compilation_cache=FOLDER "
-            f"or --compilation_cache={_OFF}",
-            file=sys.stderr,
+        files.warn(
+            f"compiled functions are not kept: {error}; use --compilation_cache=FOLDER or "
+            f"--compilation_cache={_OFF}"
         )
         return
     _CONFIG.update("jax_compilation_cache_dir", str(path.absolute()))

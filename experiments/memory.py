@@ -13,8 +13,7 @@ from qusac_jax import _memory, qusac
 from qusac_jax.environments import functional, streams
 from qusac_jax.qusac import uncertainty
 from qusac_jax.qusac.fitting_data import shuffles_in_turn
-from qusac_jax.qusac.rollouts import num_chunks
-from qusac_jax.qusac.state import num_rollouts
+from qusac_jax.qusac.state import rollout_chunks
 
 _FLOAT = 4  # bytes
 _FORWARD_AND_BACKWARD = 2  # activations, and the gradients with respect to them
@@ -91,7 +90,7 @@ def _update_bytes(config: qusac.Config, task: qusac.Task) -> int:
     if uncertainty.METHODS[config.method].reads_next_values:
         pairs = config.batch_size
         if config.unet_looks_ahead:  # a step of all rollouts that advance together
-            _, pairs = num_chunks(num_rollouts(config), config.num_members)
+            _, pairs = rollout_chunks(config)
         next_states = pairs * config.num_members * operations.actions_drawn(config)
         ahead = _LAYERS * next_states * critics * max(inputs, *config.critic_hidden, 1)
     return _FLOAT * (_FORWARD_AND_BACKWARD * floats + ahead)
@@ -123,7 +122,7 @@ def _rollout_bytes(config: qusac.Config, task: qusac.Task) -> int:
     """Of the rollouts that advance together: what they draw and store, and two layers."""
     if not config.uses_model:
         return 0
-    _, rows = num_chunks(num_rollouts(config), config.num_members)
+    _, rows = rollout_chunks(config)
     if config.critic_data == "member":
         rows *= config.num_members
     stored = 2 * (2 * task.observation_size + task.action_size + 1)  # once more in their order

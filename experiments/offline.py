@@ -80,28 +80,10 @@ def run(options: Any) -> int | None:
     config = run_flags.read_config(options, is_offline=True)
     _check_multiples(options, config)
     cli.select_device(options.device)  # before an environment on the device makes arrays
-    dynamics = options.dynamics
-    is_taken = run_directory.has_checkpoint(options.workdir)
-    if dynamics and not is_taken and not (pathlib.Path(dynamics) / "dynamics").is_dir():
-        raise ValueError(
-            f"dynamics: {options.dynamics!r} holds none; pass the workdir of an offline run that "
-            "has fitted its own, or leave it out"
-        )
-    if dynamics and not config.uses_model:
-        files.warn("dynamics has no effect: critic_data 'replay' fits and rolls out none")
+    _check_dynamics(options, config)
     dataset = datasets.load(options.dataset, action_bounds=_action_bounds(options))
     _check_ends(dataset, config)
-    env = options.env or dataset.env
-    if not options.env and env is not None and environments.executes_code(env):
-        raise ValueError(
-            f"env: {options.dataset!r} names {env!r}, and importing that module executes it; if it "
-            f"is one that you would run, pass --env={env}"
-        )
-    if env is None:
-        raise ValueError(
-            f"env: {options.dataset!r} does not name the environment that it comes from "
-            f"({dataset.env_note}); pass --env"
-        )
+    env = _env(options, dataset)
     spec = environments.spec(env, _action_cost(options.action_cost, dataset))
     datasets.check_matches(dataset, spec)
     _check_bounds(dataset, spec)
@@ -116,7 +98,7 @@ def run(options: Any) -> int | None:
 
     def make(setup: Setup) -> OfflineRun:
         _tell(dataset, spec)
-        return OfflineRun(setup, dataset=dataset, dynamics=dynamics)
+        return OfflineRun(setup, dataset=dataset, dynamics=options.dynamics)
 
     return program.train(
         options,
@@ -128,6 +110,41 @@ def run(options: Any) -> int | None:
         dataset=about,
         dynamics=options.dynamics,
     )
+
+
+def _check_dynamics(options: Any, config: qusac.Config) -> None:
+    """Raises `ValueError` if there are none to take over; warns if nobody would read them."""
+    if not options.dynamics:
+        return
+    is_continued = run_directory.has_checkpoint(options.workdir)
+    if not is_continued and not (pathlib.Path(options.dynamics) / "dynamics").is_dir():
+        raise ValueError(
+            f"dynamics: {options.dynamics!r} holds none; pass the workdir of an offline run that "
+            "has fitted its own, or leave it out"
+        )
+    if not config.uses_model:
+        files.warn("dynamics has no effect: critic_data 'replay' fits and rolls out none")
+
+
+def _env(options: Any, dataset: datasets.Dataset) -> str:
+    """The environment to evaluate in: that of the flags, or the one that the dataset names.
+
+    Raises:
+        ValueError: if neither names one, or if only the dataset names one whose code would be run.
+    """
+    if options.env:
+        return options.env
+    if dataset.env is None:
+        raise ValueError(
+            f"env: {options.dataset!r} does not name the environment that it comes from "
+            f"({dataset.env_note}); pass --env"
+        )
+    if environments.executes_code(dataset.env):
+        raise ValueError(
+            f"env: {options.dataset!r} names {dataset.env!r}, and importing that module executes "
+            f"it; if it is one that you would run, pass --env={dataset.env}"
+        )
+    return dataset.env
 
 
 def _check_used(options: Any) -> None:

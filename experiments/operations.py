@@ -11,8 +11,7 @@ import itertools
 
 from qusac_jax import qusac
 from qusac_jax.qusac import uncertainty
-from qusac_jax.qusac.rollouts import num_chunks
-from qusac_jax.qusac.state import num_rollouts
+from qusac_jax.qusac.state import num_rollouts, rollout_chunks
 
 # Epochs of a typical fit; it may take fewer, and up to `max_epochs`.
 _TYPICAL_EPOCHS = 3
@@ -102,7 +101,7 @@ def rollout_flops(config: qusac.Config, task: qusac.Task) -> float:
 def rollout_bytes(config: qusac.Config, task: qusac.Task) -> float:
     """Of the same, a U-net that looks ahead left out."""
     model, actor = _model_layers(config, task), _actor_layers(config, task)
-    chunks, together = num_chunks(num_rollouts(config), config.num_members)
+    chunks, together = rollout_chunks(config)
     predictions = [1] + [config.num_members] * bool(config.penalty)
     floats = 0
     # D_model's rollouts, and each member's own.

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import cli, figures, files, path_flag, results, run_reader
+from experiments import cli, figures, files, markdown, path_flag, results, run_reader
 from experiments.files import plain
 from experiments.run_reader import Curve
 
@@ -89,21 +89,17 @@ def table(grouped: dict[str, dict[str, list[Curve]]], y: str = "eval_return") ->
         y: what is drawn; if it is no return, its last values, smoothed as drawn, have a column.
     """
     is_more = y not in ("eval_return", "eval_task_return")
-    lines = [
-        "| env | method | seeds | steps | final return | without action cost |"
-        + f" {plain(y)} |" * is_more,
-        "| --- | --- | ---: | ---: | ---: | ---: |" + " ---: |" * is_more,
-    ]
+    columns = ["env", "method", "seeds", "steps", "final return", "without action cost"]
+    lines = [markdown.head(columns + [plain(y)] * is_more, texts=("env", "method"))]
     for env, by_label in grouped.items():
         for label, curves in by_label.items():
             ends = sorted({curve.final_step for curve in curves})
             steps = f"{ends[0]}" if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
             with_cost = _mean_and_error([curve.final_return for curve in curves])
             without = _mean_and_error([curve.final_task_return for curve in curves])
-            last = f" {_mean_and_error([curve.y[-1] for curve in curves])} |" * is_more
-            lines.append(
-                f"| {env} | {label} | {len(curves)} | {steps} | {with_cost} | {without} |{last}"
-            )
+            cells = [env, label, len(curves), steps, with_cost, without]
+            cells += [_mean_and_error([curve.y[-1] for curve in curves])] * is_more
+            lines.append(markdown.row(cells))
     return "\n".join(lines)
 
 

@@ -4,21 +4,15 @@ Such a directory holds config.json and metrics.csv, in which a row is one evalua
 Axis: T points on the x axis.
 """
 
-import dataclasses
-import json
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments import unread
-from experiments.config_file import replaced
-from experiments.files import flatten, plain, read_columns, read_json, warn
-from experiments.retired import RETIRED
-from qusac_jax.qusac import presets
-from qusac_jax.qusac.config import Config
+from experiments import run_settings
+from experiments.files import plain, read_columns, read_json, warn
 
 _REQUIRED_COLUMNS = ("step", "seed", "eval_return", "eval_task_return")
 _REQUIRED_KEYS = ("env", "method", "preset")
@@ -39,6 +33,11 @@ class Curve(NamedTuple):
     final_task_return: float  # without
     name: str  # preset, or method where the preset is qusac
     settings: dict[str, Any]  # all that makes runs of one task and name different things
+
+    @property
+    def action_cost(self) -> float:
+        """That of the run; 0 where there is none."""
+        return float(self.settings.get("action_cost") or 0.0)
 
 
 def read_runs(
@@ -91,31 +90,41 @@ def read_runs(
                 f"runs: of {env} some are offline, whose steps are gradient updates, and some "
                 "online, whose steps are those of the environment; draw them apart"
             )
-    return _without_repeats(_told_apart(curves))
+    named = zip(curves, labels(curves), strict=True)
+    return _without_repeats([curve._replace(label=label) for curve, label in named])
 
 
-def differing(settings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names of settings in which runs differ, in alphabetical order.
+def by_kind(curves: Iterable[Curve]) -> dict[tuple[str, str], list[Curve]]:
+    """Curves of one task and name together, in the order that they are in."""
+    kinds: dict[tuple[str, str], list[Curve]] = {}
+    for curve in curves:
+        kinds.setdefault((curve.env, curve.name), []).append(curve)
+    return kinds
 
-    A setting that only some runs know, because others are of another version, is a difference as
-    long as today's programs know it.
+
+def labels(curves: Sequence[Curve], *, besides: Collection[str] = ()) -> list[str]:
+    """What each is called: its name, and what tells it from others of that name and task.
+
+    Args:
+        curves: of any tasks.
+        besides: settings that are left out, as something else shows them.
     """
-    settings = list(settings)
-    today = {*flatten(dataclasses.asdict(Config())), *RETIRED}
-    names = sorted({name for one in settings for name in one})
-    result = []
-    for name in names:
-        values = [one[name] for one in settings if name in one]
-        is_same = all(value == values[0] for value in values)
-        if not is_same or (len(values) < len(settings) and name in today):
-            result.append(name)
-    return result
-
-
-def describe(settings: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """A word or two for each of the named settings."""
+    differences = {
+        kind: [
+            name
+            for name in run_settings.differing([curve.settings for curve in alike])
+            if name not in besides
+        ]
+        for kind, alike in by_kind(curves).items()
+    }
     return [
-        plain(f"{name}={settings[name]}" if name in settings else f"no {name}") for name in names
+        " ".join(
+            [
+                curve.name,
+                *run_settings.describe(curve.settings, differences[curve.env, curve.name]),
+            ]
+        )
+        for curve in curves
     ]
 
 
@@ -131,7 +140,10 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
     if not isinstance(cost, int | float):
         what = f"{path / 'config.json'}: action_cost is {cost!r}, which is no number"
         raise ValueError(f"{what}; leave this run out")
-    env, name = plain(str(config["env"])), plain(_name(config["preset"], config["method"]))
+    env, name = (
+        plain(str(config["env"])),
+        plain(run_settings.name_of(config["preset"], config["method"])),
+    )
     columns = read_columns(path / "metrics.csv", {x, y, *_REQUIRED_COLUMNS})
     seeds = columns["seed"]
     if problem := what_is_missing(path, columns):
@@ -174,7 +186,7 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
                 final_return=float(columns["eval_return"][last]),
                 final_task_return=float(columns["eval_task_return"][last]),
                 name=name,
-                settings=_settings(config),
+                settings=run_settings.of_config(config),
             )
         )
     return curves
@@ -218,66 +230,6 @@ def _last_evaluation(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> int
     is_evaluated = rows & np.isfinite(columns["eval_return"]) & np.isfinite(columns["step"])
     candidates = is_evaluated if is_evaluated.any() else rows
     return int(np.argmax(np.where(candidates, columns["step"], -np.inf)))
-
-
-def _name(preset: str, method: str) -> str:
-    if preset == "qusac":
-        return method
-    own_method = presets.PRESETS[preset].method if preset in presets.PRESETS else method
-    return preset if method == own_method else f"{preset} {method}"
-
-
-def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    """What makes runs of one task and name different things, by today's names."""
-    inner = config.get("config")
-    fields = {**RETIRED, **flatten(inner)} if isinstance(inner, dict) else {}
-    # As JSON has them, where a tuple is a list.
-    defaults = flatten(json.loads(json.dumps(dataclasses.asdict(Config()))))
-    if isinstance(inner, dict) and "dynamics" in inner:  # what came later, it did by default
-        fields = defaults | fields
-    for today in defaults:
-        group, _, leaf = today.rpartition(".")
-        if group and today not in fields:  # of a time when the hyperparameters had no groups
-            names = (f"{group}_{leaf}", leaf, f"fit_{leaf}")
-            old = next((name for name in names if name in fields), None)
-            if old is not None:
-                fields[today] = fields.pop(old)
-    others = {name: config.get(name) for name in ("action_cost", "termination")}
-    # Seeds may continue different offline runs, as long as these learned from the same dataset.
-    others["init_from"] = config.get("init_from") and (
-        f"a run on {str(config.get('init_from_dataset') or 'a dataset')[:8]}"
-    )
-    data = config.get("dataset")
-    fields |= {name: defaults[name] for name in _without_effect(fields, isinstance(data, dict))}
-    if isinstance(data, dict):  # two may have the same name, and one may be in two places
-        name = pathlib.PurePath(str(data.get("dataset"))).name
-        others["dataset"] = f"{name} ({str(data.get('sha256'))[:8]})"
-        bounds = ("action_low", "action_high")
-        others |= {f"dataset.{bound}": data.get(bound) for bound in bounds}
-    return fields | others
-
-
-def _without_effect(fields: Mapping[str, Any], is_offline: bool) -> set[str]:
-    """Hyperparameters that the run does not read, whose values make no difference."""
-    known = flatten(dataclasses.asdict(Config()))
-    try:
-        config = replaced(Config(), {name: fields[name] for name in known if name in fields})
-    except (ValueError, TypeError):  # of another version, or damaged
-        return set()
-    return unread.names(config, is_offline=is_offline)
-
-
-def _told_apart(curves: list[Curve]) -> list[Curve]:
-    together: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for curve in curves:
-        together.setdefault((curve.env, curve.name), []).append(curve.settings)
-    names = {key: differing(settings) for key, settings in together.items()}
-    return [
-        curve._replace(
-            label=" ".join([curve.name, *describe(curve.settings, names[curve.env, curve.name])])
-        )
-        for curve in curves
-    ]
 
 
 def _without_repeats(curves: list[Curve]) -> list[Curve]:

@@ -5,6 +5,7 @@ import pathlib
 import zlib
 
 _FILE = "checksums.json"
+_MOST_NAMED = 3
 _BLOCK = 2**24  # bytes that are read at once; the file of a large state has gigabytes
 
 
@@ -20,13 +21,17 @@ def is_there(directory: pathlib.Path) -> bool:
     return (directory / _FILE).is_file()
 
 
-def changed(directory: pathlib.Path) -> list[str]:
-    """The files that are not what was written, or not there any more.
+def changed(directory: pathlib.Path) -> str:
+    """The first few files that are not what was written, or not there any more, in words.
+
+    Empty if there are none, or no checksums.
 
     Raises:
         OSError: if a file cannot be read.
         ValueError: if the checksums themselves are damaged.
     """
+    if not is_there(directory):
+        return ""
     path = directory / _FILE
     try:
         expected = json.loads(path.read_text())
@@ -35,7 +40,8 @@ def changed(directory: pathlib.Path) -> list[str]:
     if not isinstance(expected, dict):
         raise ValueError(f"{_FILE} cannot be read: it is not a JSON object")
     found = _compute(directory)
-    return [name for name, checksum in expected.items() if found.get(name) != checksum]
+    wrong = [name for name, checksum in expected.items() if found.get(name) != checksum]
+    return ", ".join(wrong[:_MOST_NAMED])
 
 
 def _compute(directory: pathlib.Path) -> dict[str, int]:

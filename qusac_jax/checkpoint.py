@@ -290,17 +290,18 @@ def without_reports() -> Iterator[None]:
 
 
 def _verify(directory: pathlib.Path, remedy: str) -> None:
-    """Raises `CheckpointError` if a file of the checkpoint is not what was written."""
-    if not _checksums.is_there(directory):  # killed between Orbax's rename and ours: data complete
-        return
+    """Raises `CheckpointError` if a file of the checkpoint is not what was written.
+
+    One that was killed between Orbax's rename and ours has no checksums, and is complete.
+    """
     try:
         wrong = _checksums.changed(directory)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{directory}: {first_line(error)}") from error
     if wrong:
         raise CheckpointError(
-            f"checkpoint {directory} is damaged: {', '.join(wrong[:3])} changed, was truncated or "
-            f"is missing. Nothing was changed; {remedy}"
+            f"checkpoint {directory} is damaged: {wrong} changed, was truncated or is "
+            f"missing. Nothing was changed; {remedy}"
         )
 
 

@@ -274,16 +274,13 @@ def load_policy(path: str | pathlib.Path, *, seed_index: int = 0) -> Policy:
 
 def _check_files(path: pathlib.Path) -> None:
     """Raises `ValueError` if a file changed; policies without bounds have no checksums either."""
-    if not _checksums.is_there(path):
-        return
     try:
         changed = _checksums.changed(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"policy {str(path)!r} is damaged: {error}; {_REMEDY}") from error
     if changed:
         raise ValueError(
-            f"policy {str(path)!r} is damaged: {', '.join(changed[:3])} changed or is missing; "
-            f"{_REMEDY}"
+            f"policy {str(path)!r} is damaged: {changed} changed or is missing; {_REMEDY}"
         )
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -47,3 +47,15 @@ class Transition(NamedTuple):
     reward: jax.Array  # [...]
     next_observation: jax.Array  # [..., O] the successor, never the first of a new episode
     terminated: jax.Array  # [...] bool, true only where the task ended; a time limit is not an end
+
+    @classmethod
+    def of_step(cls, observation: Any, action: Any, result: Any) -> "Transition":
+        """What an action led to.
+
+        Args:
+            observation: `[..., O]` where it was taken.
+            action: `[..., A]`.
+            result: of the environments, `environments.StepResult`. Arrays of the host may stand for
+                those of a device: a compiled function moves them.
+        """
+        return cls(observation, action, result.reward, result.next_observation, result.terminated)

@@ -17,9 +17,9 @@ from experiments.benchmark import measure, torch_baseline
 from experiments.benchmark.jobs import Case, Job, Measurement, Setting
 from experiments.benchmark.measure import Work
 from qusac_jax import environments
-from qusac_jax.qusac import agent, presets, replay, rollouts
+from qusac_jax.qusac import agent, presets, replay
 from qusac_jax.qusac.config import METHODS, Config
-from qusac_jax.qusac.state import num_rollouts
+from qusac_jax.qusac.state import refresh_size
 from qusac_jax.task import Task
 
 NAMES = (*METHODS, *presets.PRESETS)
@@ -231,8 +231,7 @@ def _measure_refresh(setting: Setting, config: Config, task: Task, num_seeds: in
 
 def _num_transitions(config: Config) -> int:
     """Of a refresh."""
-    num_chunks, size = rollouts.num_chunks(num_rollouts(config), config.num_members)
-    return config.num_model_buffers * num_chunks * size * config.rollout_length
+    return config.num_model_buffers * refresh_size(config)
 
 
 def _sizes(config: Config, task: Task, size: str) -> str:

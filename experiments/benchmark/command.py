@@ -103,7 +103,7 @@ def _write(options: flags.FlagValues, heading: str, rows: Sequence[table.Row]) -
         files.write_json(pathlib.Path(options.json), rows)
     if options.markdown:
         with files.replacing(pathlib.Path(options.markdown)) as file:
-            file.write(f"{heading}\n{table.markdown(rows)}\n")
+            file.write(f"{heading}\n{table.text(rows)}\n")
 
 
 def _measured(

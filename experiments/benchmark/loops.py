@@ -115,15 +115,9 @@ class _Host:
     def step(self) -> qusac.Transition:
         """Takes the action; returns what it led to `[R, ...]`."""
         result = self._env.step(self.action)
-        arrays: tuple[Any, ...] = (
-            self.observation,
-            self.action,
-            result.reward,
-            result.next_observation,
-            result.terminated,
-        )
+        transition = qusac.Transition.of_step(self.observation, self.action, result)
         self.observation = result.observation
-        return qusac.Transition(*arrays)
+        return transition
 
 
 def device_jobs(

@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from experiments import markdown
 from experiments.benchmark.jobs import Job, Measurement
 from experiments.benchmark.measure import Limits, in_words
 
 Row = Mapping[str, Any]
 
-_NAMES = (
-    "| case | method | seeds | sizes | per second | quartiles | compile s | first call s | calls "
-    "| GFLOP | MB | share of peak | limit | ratio | baseline |"
+_COLUMNS = (
+    *("case", "method", "seeds", "sizes", "per second", "quartiles", "compile s", "first call s"),
+    *("calls", "GFLOP", "MB", "share of peak", "limit", "ratio", "baseline"),
 )
-_ALIGNED = "| --- | --- | ---: | --- | ---: | --- |" + " ---: |" * 6 + " --- | ---: | --- |"
-HEADER = f"{_NAMES}\n{_ALIGNED}"
+_TEXTS = ("case", "method", "sizes", "quartiles", "limit", "baseline")
+HEADER = markdown.head(_COLUMNS, texts=_TEXTS)
 _NONE = "-"
 
 
@@ -72,7 +73,7 @@ def heading(about: Mapping[str, Any], limits: Limits) -> str:
     )
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def text(rows: Sequence[Row]) -> str:
     """The table, its heading left out."""
     return "\n".join([HEADER, *map(line, rows)])
 
@@ -98,7 +99,7 @@ def line(row: Row) -> str:
         _NONE if ratio is None else f"{number(ratio)}x",
         row["baseline"] or _NONE,
     )
-    return "| " + " | ".join(map(str, cells)) + " |"
+    return markdown.row(cells)
 
 
 def number(value: float | None, unit: float = 1.0) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import calibration_figure, cli, files, run_command
+from experiments import calibration_figure, cli, files, markdown, run_command
 from experiments.calibration import comparison
 from experiments.calibration.comparison import Returns
 from qusac_jax.qusac.uncertainty import METHODS
@@ -113,14 +113,10 @@ def statistics(returns: Returns, *, is_of_values: bool = True) -> dict[str, np.n
 
 def table(seeds: Sequence[int], rows: dict[str, np.ndarray]) -> str:
     """Markdown, a column for each seed; rows without any finite value are left out."""
-    lines = [
-        f"| | {' | '.join(f'seed {seed}' for seed in seeds)} |",
-        f"| --- |{' ---: |' * len(seeds)}",
-    ]
+    lines = [markdown.head(["", *(f"seed {seed}" for seed in seeds)], texts=("",))]
     for name, values in rows.items():
         if np.isfinite(values).any():
-            cells = " | ".join(f"{value:.3g}" for value in values)
-            lines.append(f"| {name} | {cells} |")
+            lines.append(markdown.row([name, *(f"{value:.3g}" for value in values)]))
     return "\n".join(lines)
 
 

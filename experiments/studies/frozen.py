@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
-from experiments import cli, config_file, files, jax_settings, run_command
+from experiments import cli, config_file, files, jax_settings, markdown, run_command
 from experiments.calibration import comparison
 from experiments.saved_run import SavedRun
 from qusac_jax import qusac
@@ -177,8 +177,12 @@ def print_head(found: Frozen, *columns: str) -> None:
     changed = changes(found.saved.config, found.config) or "as it was"
     count = int(found.state.replay.size)
     print(f"{found.saved.spec.name}, step {found.step}, {count} transitions; {changed}")
-    print(f"| {' | '.join(columns)} |")
-    print("| " + "---: | " * len(columns))
+    print(markdown.head(columns))
+
+
+def print_row(*cells: object) -> None:
+    """Prints a line of that table, at once: the next one takes minutes."""
+    print(markdown.row(cells), flush=True)
 
 
 def changes(before: qusac.Config, after: qusac.Config) -> str:

@@ -209,10 +209,13 @@ def run(options: Any, paths: Sequence[str]) -> None:
         found.config,
         num_updates=options.num_updates,
         episodes=options.episodes,
-        report=lambda row: print(
-            f"| {row.updates} | {row.task_return:.0f} | {row.value:.1f} "
-            f"| {row.model_return:.1f} | {row.discounted:.1f} | {row.model_value:.1f} |",
-            flush=True,
+        report=lambda row: frozen.print_row(
+            row.updates,
+            f"{row.task_return:.0f}",
+            f"{row.value:.1f}",
+            f"{row.model_return:.1f}",
+            f"{row.discounted:.1f}",
+            f"{row.model_value:.1f}",
         ),
     )
 

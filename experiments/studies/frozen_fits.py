@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
+from experiments import markdown
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen
 from qusac_jax import qusac
@@ -133,18 +134,24 @@ def run(options: Any, paths: Sequence[str]) -> None:
             del configs["as it was"]  # there is D to learn from, and were no models
         configs[frozen.changes(saved.config, other) or "the same"] = other
     print(f"{saved.spec.name}, step {step}, {int(old.replay.size)} transitions")
-    print(
-        "| settings | fit | epochs | error | worst | noise / error | log density "
-        "| rewarded, predicted | false rewards |"
-    )
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    columns = [
+        *("settings", "fit", "epochs", "error", "worst", "noise / error", "log density"),
+        *("rewarded, predicted", "false rewards"),
+    ]
+    print(markdown.head(columns, texts=("settings",)))
     for name, config in configs.items():
 
         def report(row: Row, name: str = name) -> None:
-            print(
-                f"| {name} | {row.fit} | {row.epochs} | {row.error:.3f} | {row.worst:.3f} "
-                f"| {row.noise:.2f} | {row.density:.2f} | {row.rewarded:.2f} | {row.false:.4f} |",
-                flush=True,
+            frozen.print_row(
+                name,
+                row.fit,
+                row.epochs,
+                f"{row.error:.3f}",
+                f"{row.worst:.3f}",
+                f"{row.noise:.2f}",
+                f"{row.density:.2f}",
+                f"{row.rewarded:.2f}",
+                f"{row.false:.4f}",
             )
 
         measure(saved, old, config, fits=options.fits, seed=options.seed, report=report)

@@ -225,10 +225,14 @@ def run(options: Any, paths: Sequence[str]) -> None:
         num_updates=options.num_updates,
         states=options.states,
         num_rollouts=options.rollouts,
-        report=lambda row: print(
-            f"| {row.updates} | {row.said:.2f} | {row.met:.2f} | {row.ratio:.2f} "
-            f"| {row.rank_correlation:.2f} | {row.first:.3g} | {row.later:.3g} |",
-            flush=True,
+        report=lambda row: frozen.print_row(
+            row.updates,
+            f"{row.said:.2f}",
+            f"{row.met:.2f}",
+            f"{row.ratio:.2f}",
+            f"{row.rank_correlation:.2f}",
+            f"{row.first:.3g}",
+            f"{row.later:.3g}",
         ),
     )
 

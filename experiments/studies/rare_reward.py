@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli
+from experiments import cli, markdown
 from qusac_jax import environments
 from qusac_jax.qusac import agent, diagnostics, model, presets, replay
 from qusac_jax.qusac.config import Config
@@ -161,18 +161,15 @@ def main(argv: Sequence[str] = sys.argv) -> int:
         train = jax.tree.map(lambda a, b: np.concatenate([a, b])[order], common, rare)
         rewarded = int(np.sum(common.reward > diagnostics.REWARD_THRESHOLD))
         print(f"{name}: {options.rewarded} transitions set upright, {rewarded} found by chance\n")
-        print("| nll_beta | ema | fit | epochs | reward | upright error | data error | deviation |")
-        print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+        measured = ["reward", "upright error", "data error", "deviation"]
+        print(markdown.head(["nll_beta", "ema", "fit", "epochs", *measured]))
         task = environments.spec(name).task()
         for config in configs:
             for i, row in enumerate(measure(config, task, train, near, data, options.fits), 1):
                 fit = config.dynamics
-                print(
-                    f"| {fit.nll_beta} | {fit.ema_decay} | {i} | {row['epochs']} "
-                    f"| {row['reward']:.2f} | {row['upright error']:.4f} | {row['data error']:.4f} "
-                    f"| {row['deviation']:.4f} |",
-                    flush=True,
-                )
+                cells = (f"{row[name]:.{2 if name == 'reward' else 4}f}" for name in measured)
+                settings = (fit.nll_beta, fit.ema_decay, i, row["epochs"])
+                print(markdown.row((*settings, *cells)), flush=True)
 
     return cli.run_with(run, options, argv, __doc__ or "")
 

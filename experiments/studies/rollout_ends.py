@@ -174,10 +174,14 @@ def run(options: Any, paths: Sequence[str]) -> None:
         states=options.states,
         copies=options.rollouts,
         seed=options.seed,
-        report=lambda row: print(
-            f"| {row.place} | {row.share:.2f} | {row.spread:.2f} | {row.centered:.2f} "
-            f"| {row.value:.1f} | {row.model_return:.1f} | {row.outside:.3f} |",
-            flush=True,
+        report=lambda row: frozen.print_row(
+            row.place,
+            f"{row.share:.2f}",
+            f"{row.spread:.2f}",
+            f"{row.centered:.2f}",
+            f"{row.value:.1f}",
+            f"{row.model_return:.1f}",
+            f"{row.outside:.3f}",
         ),
     )
 

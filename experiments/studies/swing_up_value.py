@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli
+from experiments import cli, markdown
 from qusac_jax import environments
 
 _TRANSITIONS = 200  # of a random policy, from which the exact dynamics are read off
@@ -180,16 +180,21 @@ def main(argv: Sequence[str] = sys.argv) -> int:
     def run() -> None:
         pendulum = identify()
         grid = make_grid(pendulum, options.points)
-        print("| discount | action cost | hanging | standing | earned | return | first reward |")
-        print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+        columns = ["discount", "action cost", "hanging", "standing", "earned", "return"]
+        print(markdown.head([*columns, "first reward"]))
         for discount, action_cost in itertools.product(options.discount, options.action_cost):
             found = solve(pendulum, grid, discount, action_cost)
             first = "never" if found.first is None else str(found.first)
-            print(
-                f"| {discount:g} | {action_cost:g} | {found.bottom:.2f} | {found.top:.1f} | "
-                f"{found.earned:.2f} | {found.task_return:.0f} | {first} |",
-                flush=True,
+            cells = (
+                f"{discount:g}",
+                f"{action_cost:g}",
+                f"{found.bottom:.2f}",
+                f"{found.top:.1f}",
+                f"{found.earned:.2f}",
+                f"{found.task_return:.0f}",
+                first,
             )
+            print(markdown.row(cells), flush=True)
 
     return cli.run_with(run, options, argv, __doc__ or "")
 

@@ -20,7 +20,7 @@ import numpy as np
 from absl import flags
 from matplotlib.figure import Figure
 
-from experiments import cli, files, path_flag, style
+from experiments import cli, files, markdown, path_flag, style
 from qusac_jax import linear, posterior
 from qusac_jax._next_values import next_mean, next_variance
 from qusac_jax.tabular import agent, environments, experiment
@@ -177,14 +177,14 @@ def agreement(belief: Belief, name: str) -> float:
 def table(name: str, beliefs: Sequence[Belief]) -> str:
     """What is measured in one environment, as Markdown."""
     head = ["estimate", *(f"after {belief.episode}" for belief in beliefs)]
-    rows = [head, ["---"] * len(head)]
+    lines = [markdown.head(head, texts=head)]
     for estimate in beliefs[0].estimates:
         cells = []
         for belief in beliefs:
             low, median, high = np.quantile(deviations(belief, estimate), (0.05, 0.5, 0.95))
             agree = 100 * agreement(belief, estimate)
             cells.append(f"{median:.2f} ({low:.2f}, {high:.2f}), {agree:.0f} %")
-        rows.append([estimate, *cells])
+        lines.append(markdown.row([estimate, *cells]))
     facts = {
         "true standard deviation of V": lambda b: np.median(np.sqrt(_of_policy(b, b.true))),
         "bias of the mean, in those": lambda b: np.median(_of_policy(b, b.bias / np.sqrt(b.true))),
@@ -192,8 +192,8 @@ def table(name: str, beliefs: Sequence[Belief]) -> str:
         "the same to first order": lambda b: np.median(b.expected_missed),
     }
     for fact, of in facts.items():
-        rows.append([fact, *(f"{of(belief):.3g}" for belief in beliefs)])
-    return f"{name}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+        lines.append(markdown.row([fact, *(f"{of(belief):.3g}" for belief in beliefs)]))
+    return "\n".join([name, "", *lines, ""])
 
 
 def _of_policy(belief: Belief, x: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -24,11 +24,6 @@ class Rung(NamedTuple):
 Ladders = dict[str, dict[str, list[Rung]]]
 
 
-def cost_of(curve: Curve) -> float:
-    """The action cost of a run."""
-    return float(curve.settings.get("action_cost") or 0.0)
-
-
 def ladders(curves: Sequence[Curve], final: Callable[[Curve], float]) -> Ladders:
     """Of the tasks that were run with several action costs.
 
@@ -37,10 +32,10 @@ def ladders(curves: Sequence[Curve], final: Callable[[Curve], float]) -> Ladders
         final: the return of a seed that counts.
     """
     returns: dict[str, dict[str, dict[float, list[float]]]] = {}
-    labels = _labels(curves)
+    labels = run_reader.labels(curves, besides=("action_cost",))
     for curve, label in zip(curves, labels, strict=True):
         by_cost = returns.setdefault(curve.env, {}).setdefault(label, {})
-        by_cost.setdefault(cost_of(curve), []).append(final(curve))
+        by_cost.setdefault(curve.action_cost, []).append(final(curve))
     return {
         env: {
             name: [_rung(cost, by_cost[cost]) for cost in sorted(by_cost)]
@@ -49,19 +44,6 @@ def ladders(curves: Sequence[Curve], final: Callable[[Curve], float]) -> Ladders
         for env, by_name in sorted(returns.items())
         if len({cost for by_cost in by_name.values() for cost in by_cost}) > 1
     }
-
-
-def _labels(curves: Sequence[Curve]) -> list[str]:
-    """The name of each with what tells it from others of that name and task, but for the cost."""
-    settings = [{k: v for k, v in c.settings.items() if k != "action_cost"} for c in curves]
-    together: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for curve, one in zip(curves, settings, strict=True):
-        together.setdefault((curve.env, curve.name), []).append(one)
-    names = {key: run_reader.differing(each) for key, each in together.items()}
-    return [
-        " ".join([curve.name, *run_reader.describe(one, names[curve.env, curve.name])])
-        for curve, one in zip(curves, settings, strict=True)
-    ]
 
 
 def published(found: Ladders, steps: Mapping[str, float]) -> Ladders:

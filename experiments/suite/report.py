@@ -1,30 +1,24 @@
-"""What a suite has to show: figures, tables, and which runs are not finished."""
+"""What a suite has to show: figures and tables."""
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from experiments import figures, files, published_curves, results, run_reader
+from experiments import figures, files, markdown, published_curves, results, run_reader
 from experiments.published_curves import PublishedCurve, PublishedPoint
 from experiments.run_reader import Curve
-from experiments.suite import ladder, launching
-from experiments.suite.planning import PlannedRun, done_steps
+from experiments.suite import ladder, unfinished_runs
+from experiments.suite.planning import PlannedRun
+from experiments.suite.unfinished_runs import Unfinished
 
 # The published values, too, are means of so many evaluations.
 _EVALUATIONS = 10
 _PUBLISHED_UPDATES = 10  # per step, of all agents, SAC too
 
 _Grouped = dict[str, dict[str, list[Curve]]]
-
-
-class Unfinished(NamedTuple):
-    """A run that has not made all its steps."""
-
-    name: str
-    num_steps: int | None  # it should make, if that can be known
-    reason: str
+_TwoCells = tuple[str, str]
+_NONE: _TwoCells = ("-", "-")
 
 
 def write(
@@ -41,9 +35,10 @@ def write(
     Returns:
         The report, and the runs that are not done, planned ones or not.
     """
-    unfinished = find_unfinished(runs, jobs, planned)
+    unfinished = unfinished_runs.find(runs, jobs, planned)
     try:
-        parts = _results(run_reader.read_runs(_folders(runs), smooth=_EVALUATIONS), output)
+        curves = run_reader.read_runs(unfinished_runs.folders(runs), smooth=_EVALUATIONS)
+        parts = _results(curves, output)
     except ValueError as error:  # nothing to draw yet
         parts = [f"{error}"]
     if unfinished:
@@ -58,13 +53,13 @@ def write(
 
 def _results(curves: Sequence[Curve], output: pathlib.Path) -> list[str]:
     """Draws the figures; returns the tables."""
-    published, grouped = _published(curves), results.group(curves)
+    published, grouped = _published_curves(curves), results.group(curves)
     ends = {
         (env, label): min(curve.x[-1] for curve in seeds)
         for env, by_label in grouped.items()
         for label, seeds in by_label.items()
     }
-    final = lambda curve: _at(curve, ends[curve.env, curve.label])
+    final = lambda curve: _return_at(curve, ends[curve.env, curve.label])
     y = f"mean of the last {_EVALUATIONS} evaluations"
     figures.draw_curves(curves, output / "learning_curves.png", x="step", y=y, published=published)
     # A ladder compares at the same step; runs that have made none yet do not hold it up.
@@ -73,7 +68,7 @@ def _results(curves: Sequence[Curve], output: pathlib.Path) -> list[str]:
         curve.env: min(end for (env, _), end in ends.items() if env == curve.env and end > 0)
         for curve in begun
     }
-    if ladders := ladder.ladders(begun, lambda curve: _at(curve, first_ends[curve.env])):
+    if ladders := ladder.ladders(begun, lambda curve: _return_at(curve, first_ends[curve.env])):
         theirs = ladder.published(ladders, first_ends)
         ladder.draw(ladders, theirs, output / "action_costs.png", steps=first_ends, y=y)
     try:
@@ -84,44 +79,11 @@ def _results(curves: Sequence[Curve], output: pathlib.Path) -> list[str]:
     return [_table(grouped, over_seeds, ends), *over_tasks]
 
 
-def find_unfinished(
-    runs: pathlib.Path, jobs: pathlib.Path, planned: Sequence[PlannedRun]
-) -> list[Unfinished]:
-    """The runs that have not made all their steps, by name, and why."""
-    wanted = {run.name: run.num_steps for run in planned}
-    found = []
-    for name in sorted({*wanted, *(path.name for path in [*_folders(runs), *_folders(jobs)])}):
-        config = runs / name / "config.json"
-        error = launching.last_error(jobs / name)
-        is_known = name in wanted or config.is_file() or error
-        if not is_known and not launching.is_open(jobs / name):
-            continue  # no run, or one that was deleted
-        steps = wanted.get(name)
-        try:
-            if steps is None and config.is_file():
-                steps = files.read_count(config, "num_steps", "leave this run out")
-            if steps is not None and done_steps(runs / name) >= steps:
-                error = run_reader.what_is_missing(runs / name)
-                if not error:
-                    continue
-        except ValueError as problem:
-            error = f"{problem}"
-        if not error and not (runs / name).exists() and not (jobs / name).exists():
-            error = "not begun"
-        reason = error or f"no error written; stopped, killed or still running ({jobs / name})"
-        found.append(Unfinished(name, steps, reason))
-    return found
-
-
-def _folders(path: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(p for p in path.iterdir() if p.is_dir()) if path.is_dir() else []
-
-
-def _published(curves: Sequence[Curve]) -> dict[str, list[PublishedCurve]]:
+def _published_curves(curves: Sequence[Curve]) -> dict[str, list[PublishedCurve]]:
     """By task, where all runs of it have the action cost of what was published."""
     costs: dict[str, set[float]] = {}
     for curve in curves:
-        costs.setdefault(curve.env, set()).add(ladder.cost_of(curve))
+        costs.setdefault(curve.env, set()).add(curve.action_cost)
     return {
         env: found
         for env, (cost, *others) in ((env, sorted(each)) for env, each in costs.items())
@@ -129,15 +91,15 @@ def _published(curves: Sequence[Curve]) -> dict[str, list[PublishedCurve]]:
     }
 
 
-def _at(curve: Curve, end: float) -> float:
+def _return_at(curve: Curve, end: float) -> float:
     """Mean of the last evaluations up to a step that all seeds have reached; NaN before any."""
     return float(curve.y[curve.x <= end][-1]) if curve.x[0] <= end else float("nan")
 
 
-def _published_at(curve: Curve, step: float) -> PublishedPoint | None:
+def _published_point(curve: Curve, step: float) -> PublishedPoint | None:
     """What was published of the same method, task and action cost at that step."""
     name = curve.name.removeprefix("paper_").removeprefix("paper ")
-    for theirs in published_curves.curves(curve.env, ladder.cost_of(curve)):
+    for theirs in published_curves.curves(curve.env, curve.action_cost):
         updates = curve.settings.get("updates_per_step", _PUBLISHED_UPDATES)
         if theirs.name == name and updates == _PUBLISHED_UPDATES:
             there = theirs.at(step)
@@ -147,25 +109,24 @@ def _published_at(curve: Curve, step: float) -> PublishedPoint | None:
 
 def _table(
     grouped: _Grouped,
-    over_seeds: dict[str, dict[str, str]],
+    over_seeds: dict[str, dict[str, _TwoCells]],
     ends: Mapping[tuple[str, str], float],
 ) -> str:
     """By task and method; the return of a seed is the mean of its last evaluations up to `ends`."""
-    lines = [
-        f"| task | method | seeds | steps | mean of the last {_EVALUATIONS} evaluations | "
-        "IQM over seeds | median over seeds | published | least to most |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    columns = [
+        *("task", "method", "seeds", "steps", f"mean of the last {_EVALUATIONS} evaluations"),
+        *("IQM over seeds", "median over seeds", "published", "least to most"),
     ]
+    lines = [markdown.head(columns, texts=("task", "method"))]
     for env, by_label in grouped.items():
         for label, curves in by_label.items():
             end = ends[env, label]
-            returns = np.array([_at(curve, end) for curve in curves])
+            returns = np.array([_return_at(curve, end) for curve in curves])
             mean = _plus_minus(returns.mean(), float(results.standard_error(returns)))
-            theirs = _in_words(_published_at(curves[0], end))
-            lines.append(
-                f"| {env} | {label} | {len(curves)} | {end:.0f} | {mean} | "
-                f"{over_seeds.get(env, {}).get(label, '- | -')} | {theirs} |"
-            )
+            of_seeds = over_seeds.get(env, {}).get(label, _NONE)
+            theirs = _in_words(_published_point(curves[0], end))
+            cells = (env, label, len(curves), f"{end:.0f}", mean, *of_seeds, *theirs)
+            lines.append(markdown.row(cells))
     counts = [len(curve.x) for one in grouped.values() for each in one.values() for curve in each]
     if min(counts) < _EVALUATIONS:
         lines += [
@@ -178,8 +139,8 @@ def _table(
 
 def _over_seeds(
     by_label: dict[str, list[Curve]], final: Callable[[Curve], float]
-) -> dict[str, str]:
-    """Two cells of a task's row, the interquartile mean and the median, with 95 % intervals.
+) -> dict[str, _TwoCells]:
+    """Two cells by method, the interquartile mean and the median, with 95 % intervals.
 
     Methods with one seed, which have no intervals, are left out.
     """
@@ -195,7 +156,7 @@ def _over_seeds(
         (one.label, one.statistic): _interval(one, ".1f")
         for one in results.aggregate(scores, median_over="seeds")
     }
-    return {label: f"{found[label, 'IQM']} | {found[label, 'median']}" for label in scores}
+    return {label: (found[label, "IQM"], found[label, "median"]) for label in scores}
 
 
 def _over_tasks(grouped: _Grouped) -> list[str]:
@@ -212,7 +173,7 @@ def _over_tasks(grouped: _Grouped) -> list[str]:
     }
     begin = lambda env: max(curve.x[0] for label in labels for curve in grouped[env][label])
     ends = {env: end for env, end in made.items() if end > 0 and begin(env) <= end}
-    final = lambda curve: _at(curve, ends[curve.env])
+    final = lambda curve: _return_at(curve, ends[curve.env])
     kept = {env: {label: grouped[env][label] for label in labels} for env in ends}
     scores = results.normalized_final_returns(kept, final) if kept else {}
     if not scores or next(iter(scores.values())).shape[1] < 2:
@@ -229,15 +190,12 @@ def _over_tasks(grouped: _Grouped) -> list[str]:
         f"Over tasks, with 95 % stratified bootstrap intervals, {scale}, up "
         f"to the steps that all runs of a task have reached ({steps}):",
         "",
-        "| method | tasks | seeds | IQM | median |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        markdown.head(["method", "tasks", "seeds", "IQM", "median"], texts=("method",)),
     ]
     for label, found in by_label.items():
         iqm, median = found["IQM"], found["median"]
-        lines.append(
-            f"| {label} | {iqm.num_tasks} | {iqm.num_seeds} | {_interval(iqm, '.3f')} | "
-            f"{_interval(median, '.3f')} |"
-        )
+        intervals = (_interval(one, ".3f") for one in (iqm, median))
+        lines.append(markdown.row((label, iqm.num_tasks, iqm.num_seeds, *intervals)))
     return ["\n".join(lines)]
 
 
@@ -246,12 +204,12 @@ def _interval(one: results.Aggregate, digits: str) -> str:
     return f"{one.value:{digits}}{interval}"
 
 
-def _in_words(published: PublishedPoint | None) -> str:
+def _in_words(published: PublishedPoint | None) -> _TwoCells:
     """The last two cells of a row."""
     if published is None:
-        return "- | -"
+        return _NONE
     mean = results.plus_minus(published.mean, published.standard_error)
-    return f"{mean} | {published.least:.1f} to {published.most:.1f}"
+    return mean, f"{published.least:.1f} to {published.most:.1f}"
 
 
 def _plus_minus(mean: float, error: float) -> str:

@@ -46,6 +46,11 @@ _DECIMALS = 9  # of what is compared: the last bits may depend on the machine
 _BLOCK_BYTES = 2**24  # at a time, as the arrays of a large environment fill the memory
 
 
+def has_length(name: str) -> bool:
+    """Whether the environment of this name is a DeepSea, of length L."""
+    return name.startswith("deep_sea")
+
+
 def make(
     name: str,
     *,

@@ -141,7 +141,7 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
     Returns:
         The number of the signal that stopped it, or None.
     """
-    is_sea = options.env.startswith("deep_sea")
+    is_sea = catalogue.has_length(options.env)
     published = None
     if options.published:
         axis = "length" if is_sea else "episode"
@@ -184,7 +184,7 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
             f"num_episodes is {options.num_episodes}, but the last of inspect_episodes, "
             f"{drawn_at[-1]}, ends the run; leave num_episodes out"
         )
-    length = options.length if options.env.startswith("deep_sea") else 0
+    length = options.length if catalogue.has_length(options.env) else 0
     environment = setup.make_environment(options, length)
     config = dataclasses.replace(
         setup.make_config(options, environment, method=options.method, length=length),
@@ -230,24 +230,21 @@ def _check_methods(options) -> None:
         raise ValueError(f"{what} does not read {', '.join(unread)}; leave that out")
 
 
-def run(options) -> int:
-    """Does what the flags ask for; returns the exit code."""
-    if options.figure and options.inspect:
-        raise ValueError("figure and inspect are two programs; leave one of the flags out")
-    cli.select_device(options.device)
-    if options.env == "toy":
-        about_jax = flags.FlagValues()
-        jax_settings.define_flags(about_jax)
-        unread = [name for name in make_flags() if name != "env" and name not in about_jax]
-        _check_read(options, "env 'toy', which prints a table", *unread)
-        print_toy()
-        return 0
-    check_choice("env", options.env, ENVIRONMENTS)
-    is_sea = options.env.startswith("deep_sea")
-    if not is_sea:
+def _check_toy(options) -> None:
+    """Raises `ValueError` if another flag was set than those about JAX."""
+    about_jax = flags.FlagValues()
+    jax_settings.define_flags(about_jax)
+    unread = [name for name in make_flags() if name != "env" and name not in about_jax]
+    _check_read(options, "env 'toy', which prints a table", *unread)
+
+
+def _check_mode(options) -> None:
+    """Raises `ValueError` if a flag was set that a figure, an inspection or a run does not read."""
+    has_length = catalogue.has_length(options.env)
+    if not has_length:
         _check_read(options, f"env {options.env!r}, which has no length", "length", "lengths")
     if options.figure:
-        what = "figure, which compares --methods" + (" at --lengths" if is_sea else "")
+        what = "figure, which compares --methods" + " at --lengths" * has_length
         _check_read(options, what, "method", "length", "inspect_episodes")
     elif options.inspect:
         about_runs = ("methods", "lengths", "published", "num_seeds", "resume", "memory")
@@ -255,24 +252,43 @@ def run(options) -> int:
     else:
         others = ("methods", "lengths", "published", "inspect_episodes")
         _check_read(options, "a single run, without --figure or --inspect", *others)
+
+
+def _workdir(options) -> pathlib.Path:
+    """What was chosen, or a folder named after what is run."""
+    if options.workdir:
+        return pathlib.Path(options.workdir)
+    what = [options.env]
+    what += [options.length] if catalogue.has_length(options.env) and not options.figure else []
+    what += [] if options.size is None else [options.size]
+    what += [pathlib.Path(options.map).stem] if options.map else []
+    what += [flag for flag in ("support", "timed") if options[flag].value]
+    kind = "figure" if options.figure else options.method + "_inspect" * options.inspect
+    return pathlib.Path("runs/tabular", "_".join(map(str, [*what, kind])))
+
+
+def run(options) -> int:
+    """Does what the flags ask for; returns the exit code."""
+    if options.figure and options.inspect:
+        raise ValueError("figure and inspect are two programs; leave one of the flags out")
+    cli.select_device(options.device)
+    if options.env == "toy":
+        _check_toy(options)
+        print_toy()
+        return 0
+    check_choice("env", options.env, ENVIRONMENTS)
+    _check_mode(options)
     if options.num_seeds < 1:
         raise ValueError(f"num_seeds must be at least 1, got {options.num_seeds}")
     cli.check_seeds(options.seed, options.num_seeds)
     _check_methods(options)
-    what = [options.env]
-    what += [options.length] if is_sea and not options.figure else []
-    what += [] if options.size is None else [options.size]
-    what += [pathlib.Path(options.map).stem] if options.map else []
-    what += [flag for flag in ("support", "timed") if options[flag].value]
-    name = "_".join(map(str, what))
-    kind = "figure" if options.figure else options.method + "_inspect" * options.inspect
-    workdir = pathlib.Path(options.workdir or f"runs/tabular/{name}_{kind}")
+    workdir = _workdir(options)
     if options.figure:
         signal_number = run_figure(options, workdir)
     elif options.inspect:
         signal_number = run_inspect(options, workdir)
     else:
-        length = options.length if is_sea else 0
+        length = options.length if catalogue.has_length(options.env) else 0
         signal_number = run_one(options, method=options.method, length=length, workdir=workdir)
         if options.memory:
             return 0

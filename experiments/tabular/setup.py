@@ -22,7 +22,7 @@ def make_environment(options, length: int) -> environments.Environment:
     Raises:
         ValueError: if there is none such, or it would not fit into memory.
     """
-    if options.env.startswith("deep_sea"):  # before it is built, in dense form
+    if catalogue.has_length(options.env):  # before it is built, in dense form
         memory.check_deep_sea(length)
     return catalogue.make(
         options.env,
@@ -38,7 +38,7 @@ def make_config(
     options, environment: environments.Environment, *, method: str, length: int
 ) -> experiment.Config:
     """The paper's settings for the environment, where the flags say nothing else."""
-    is_sea = options.env.startswith("deep_sea")
+    is_sea = catalogue.has_length(options.env)
     min_local = options.min_local
     if min_local is None:
         min_local = _DEEP_SEA_MIN_LOCAL if is_sea else _MIN_LOCAL
@@ -68,7 +68,7 @@ def make_config(
 
 def _num_chunks(options, length: int) -> int:
     """More where episodes take long, so that stopping a run takes seconds."""
-    if not options.env.startswith("deep_sea"):
+    if not catalogue.has_length(options.env):
         return _CHUNKS
     return _FEWEST_CHUNKS if length <= _SHORT_LENGTH else _CHUNKS_PER_ROW * length
 

@@ -122,9 +122,7 @@ def run_steps(
     def step(i: jax.Array, loop: _Loop) -> _Loop:
         agent, observation = loop.agent, loop.envs.observation
         envs, result = step_envs(loop.envs, agent.action)
-        transition = qusac.Transition(
-            observation, agent.action, result.reward, result.next_observation, result.terminated
-        )
+        transition = qusac.Transition.of_step(observation, agent.action, result)
 
         def refresh(agent: _Agent) -> _Agent:
             state, fit = over_seeds(qusac.refresh)(agent.state)

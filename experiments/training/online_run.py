@@ -44,9 +44,7 @@ class OnlineRun(Run):
         self._train_step = self._mapped(qusac.train_step, donate=(0,), **both)
         self._ends = TerminationCheck(self._config, self._task, len(self._seeds), self._mapped)
         self._observation = self._env.reset()
-        self._action = np.asarray(
-            self._act(self._state.actor, self._observation, self._program_keys)
-        )
+        self._action = self._next_action(self._program_keys)
         self._last_return = np.full((len(self._seeds), 2), np.nan)
         self._rewarded_steps = np.zeros(len(self._seeds), np.int64)
 
@@ -61,8 +59,7 @@ class OnlineRun(Run):
                 self._placement,
                 self._processes,
             )
-            actor = self._state.actor
-            self._action = np.asarray(self._act(actor, self._observation, self._program_keys))
+            self._action = self._next_action(self._program_keys)
         self._announce_duration()
 
     def close(self) -> None:
@@ -96,15 +93,7 @@ class OnlineRun(Run):
     def _advance(self) -> dict[str, jax.Array]:
         """One step of every environment and what follows from it."""
         result = self._env.step(self._action)
-        # Host arrays where the type says device arrays: the compiled call moves them.
-        host_arrays: tuple[Any, ...] = (
-            self._observation,
-            self._action,
-            result.reward,
-            result.next_observation,
-            result.terminated,
-        )
-        transition = qusac.Transition(*host_arrays)
+        transition = qusac.Transition.of_step(self._observation, self._action, result)
         self._note_rewards(result)
         self.step += 1
         metrics: dict[str, jax.Array] = {}
@@ -175,7 +164,11 @@ class OnlineRun(Run):
         self._env = self._environments([seeds.later(seed, self.step) for seed in self._seeds])
         self._observation = self._env.reset()
         keys = jax.vmap(lambda key: jax.random.fold_in(key, self.step))(self._program_keys)
-        self._action = np.asarray(self._act(self._state.actor, self._observation, keys))
+        self._action = self._next_action(keys)
+
+    def _next_action(self, keys: Any) -> np.ndarray:
+        """Drawn at the present observations with these keys, one for each seed."""
+        return np.asarray(self._act(self._state.actor, self._observation, keys))
 
     def _environments(self, env_seeds: Sequence[int]) -> environments.AnyVector:
         return environments.vector(

@@ -31,9 +31,9 @@ from experiments.training.setup import Setup
 from experiments.training.trace import Trace
 from qusac_jax import environments, qusac
 
-# Flags that decide a run's results, beside those of one program and the hyperparameters.
 # What may change from start to start of a run, but not from process to process.
 _ALIKE = ("num_steps", "eval_every", "checkpoint_every", "resume", "resume_env")
+# Flags that decide a run's results, beside those of one program and the hyperparameters.
 _NAMED = ("seed", "num_seeds", "num_steps", "eval_every", "eval_episodes", "checkpoint_every")
 
 

@@ -17,7 +17,7 @@ from qusac_jax.qusac import starts as starts_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.parts import build
 from qusac_jax.qusac.penalties import PENALTIES, Penalty
-from qusac_jax.qusac.state import TrainState, act, dynamics_model, num_rollouts
+from qusac_jax.qusac.state import TrainState, act, dynamics_model, num_rollouts, rollout_chunks
 from qusac_jax.task import Task, TerminationFn, Transition
 
 _NO_DYNAMICS = "there are no dynamics: critic_data 'replay' trains without a model"
@@ -229,7 +229,7 @@ def _starts(
         return starts_lib.uniform(state.replay), key
     key, key_pool, key_score = jax.random.split(key, 3)
     parts = build(config, task.action_size)
-    chunks, size = rollouts.num_chunks(num_rollouts(config), config.num_members)
+    chunks, size = rollout_chunks(config)
     starts = starts_lib.by_value(
         state.replay,
         functools.partial(estimates.attraction, parts, state.learner),

@@ -120,7 +120,17 @@ def num_rollouts(config: Config) -> int:
     return config.rollouts_per_step * config.rollout_interval
 
 
+def rollout_chunks(config: Config) -> tuple[int, int]:
+    """In how many chunks they are made, of how many rollouts each; see `rollouts.num_chunks`."""
+    return rollouts.num_chunks(num_rollouts(config), config.num_members)
+
+
+def refresh_size(config: Config) -> int:
+    """Transitions that one refresh writes into each buffer of the model: k for each rollout."""
+    chunks, size = rollout_chunks(config)
+    return chunks * size * config.rollout_length
+
+
 def model_capacity(config: Config) -> int:
-    """Transitions that D_model and each D_i hold: k Δ for each rollout that `refill` makes."""
-    chunks, size = rollouts.num_chunks(num_rollouts(config), config.num_members)
-    return chunks * size * config.rollout_length * config.retain_refreshes
+    """Transitions that D_model and each D_i hold: those of Δ refreshes."""
+    return refresh_size(config) * config.retain_refreshes

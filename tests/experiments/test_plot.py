@@ -8,7 +8,8 @@ import os
 import numpy as np
 import pytest
 
-from experiments import figures, plot, results, run_reader, style
+from experiments import figures, plot, results, run_reader, run_settings, style
+from qusac_jax.qusac.config import Config
 
 HEADER = "step,seed,eval_return,eval_task_return,mean_q"
 
@@ -521,7 +522,7 @@ def test_the_first_settings_are_those_of_a_run(tmp_path):
 
 
 def test_a_setting_that_came_later_has_its_default_in_an_earlier_run(tmp_path):
-    fields = dataclasses.asdict(run_reader.Config())
+    fields = dataclasses.asdict(Config())
     runs = []
     for seed in range(2):
         run = write_run(tmp_path / str(seed), "pendulum", "pombu", rows_for([seed], [5.0]))
@@ -547,7 +548,7 @@ def test_settings_without_effect_tell_nothing_apart(tmp_path):
         runs = []
         for seed in range(2):
             path = tmp_path / f"{method}{len(list(tmp_path.iterdir()))}"
-            config = dataclasses.asdict(run_reader.Config(method=method))
+            config = dataclasses.asdict(Config(method=method))
             run = write_run(path, "pendulum", method, rows_for([seed], [5.0]))
             runs.append(with_settings(run, **config | (fields if seed else {})))
         return {curve.label for curve in run_reader.read_runs(runs)}
@@ -558,10 +559,10 @@ def test_settings_without_effect_tell_nothing_apart(tmp_path):
 
 def test_settings_that_only_some_runs_know(tmp_path):
     known, gone = [{"risk": 1.0}, {}], [{"no_longer_there": 1.0}, {}]
-    assert run_reader.differing(known) == ["risk"]
-    assert run_reader.describe({}, ["risk"]) == ["no risk"]
-    assert run_reader.differing(gone) == []  # today's programs do not know it
-    assert run_reader.differing([*gone, {"no_longer_there": 2.0}]) == ["no_longer_there"]
+    assert run_settings.differing(known) == ["risk"]
+    assert run_settings.describe({}, ["risk"]) == ["no risk"]
+    assert run_settings.differing(gone) == []  # today's programs do not know it
+    assert run_settings.differing([*gone, {"no_longer_there": 2.0}]) == ["no_longer_there"]
 
 
 def test_infinite_and_huge_values_are_left_out_with_a_warning(tmp_path, capsys):
@@ -635,8 +636,8 @@ def test_hyperparameters_of_a_time_without_groups_have_todays_names(tmp_path, mo
         risk: float = 1.0
         dynamics: Dynamics = Dynamics()
 
-    monkeypatch.setattr(run_reader, "Config", Config)
-    monkeypatch.setattr(run_reader.unread, "names", lambda config, is_offline: set())
+    monkeypatch.setattr(run_settings, "Config", Config)
+    monkeypatch.setattr(run_settings.unread, "names", lambda config, is_offline: set())
     rows = rows_for([0], [5.0])
     old = write_run(tmp_path / "old", "pendulum", "pombu", rows)
     with_settings(old, risk=1.0, dynamics_hidden=8, nll_beta=0.75, fit_max_epochs=50)

@@ -19,7 +19,7 @@ import submitit
 from experiments import own_cores, published_curves
 from experiments.run_directory import RunDirectory
 from experiments.suite import command as suite
-from experiments.suite import ladder, launching, planning, queue, report
+from experiments.suite import ladder, launching, planning, queue, report, unfinished_runs
 from experiments.suite.planning import Combinations, PlannedRun, plan
 from qusac_jax.qusac import presets
 from tests.experiments.test_online import ENV, ROOT, TINY
@@ -100,7 +100,7 @@ def test_a_finished_run_without_all_its_rows_and_one_not_begun_are_named(finishe
     name = f"{SHORT}-s0"
     run = shutil.copytree(finished / "runs" / name, tmp_path / "runs" / name)
     planned = [PlannedRun(one, run.parent / one, (), 80) for one in (name, "other")]
-    find = functools.partial(report.find_unfinished, run.parent, tmp_path / "jobs", planned)
+    find = functools.partial(unfinished_runs.find, run.parent, tmp_path / "jobs", planned)
     assert [(one.name, one.reason) for one in find()] == [("other", "not begun")]
     lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
     (run / "metrics.csv").write_text("".join(lines[:-1]))

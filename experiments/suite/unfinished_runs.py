@@ -1,0 +1,49 @@
+"""Which runs of a suite have not made all their steps, and why."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from experiments import files, run_reader
+from experiments.suite import launching
+from experiments.suite.planning import PlannedRun, done_steps
+
+
+class Unfinished(NamedTuple):
+    """A run that has not made all its steps."""
+
+    name: str
+    num_steps: int | None  # it should make, if that can be known
+    reason: str
+
+
+def find(runs: pathlib.Path, jobs: pathlib.Path, planned: Sequence[PlannedRun]) -> list[Unfinished]:
+    """The runs that have not made all their steps, by name, and why."""
+    wanted = {run.name: run.num_steps for run in planned}
+    found = []
+    for name in sorted({*wanted, *(path.name for path in [*folders(runs), *folders(jobs)])}):
+        config = runs / name / "config.json"
+        error = launching.last_error(jobs / name)
+        is_known = name in wanted or config.is_file() or error
+        if not is_known and not launching.is_open(jobs / name):
+            continue  # no run, or one that was deleted
+        steps = wanted.get(name)
+        try:
+            if steps is None and config.is_file():
+                steps = files.read_count(config, "num_steps", "leave this run out")
+            if steps is not None and done_steps(runs / name) >= steps:
+                error = run_reader.what_is_missing(runs / name)
+                if not error:
+                    continue
+        except ValueError as problem:
+            error = f"{problem}"
+        if not error and not (runs / name).exists() and not (jobs / name).exists():
+            error = "not begun"
+        reason = error or f"no error written; stopped, killed or still running ({jobs / name})"
+        found.append(Unfinished(name, steps, reason))
+    return found
+
+
+def folders(path: pathlib.Path) -> list[pathlib.Path]:
+    """Those inside a folder, in order; none if it is not there."""
+    return sorted(p for p in path.iterdir() if p.is_dir()) if path.is_dir() else []
