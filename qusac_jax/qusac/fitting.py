@@ -97,7 +97,8 @@ def fit(
 
     With `stop_rule` "mean", the errors are means over targets, and the first epoch, too, must
     improve on those before the fit. All members keep their weights of the last epoch in which any
-    of them improved, or of the last epoch if none did.
+    of them improved, or of the last epoch if none did, and are compared with their lowest errors
+    until it.
 
     However large the data, a fit ends after `max_epochs` epochs, or the whole epochs that
     `max_steps` gradient steps suffice for; the next call continues from there.

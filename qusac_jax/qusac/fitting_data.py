@@ -213,11 +213,12 @@ def _range(rows: _Rows, buffer: replay.Buffer) -> tuple[jax.Array, jax.Array]:
 
 
 def with_range(dynamics: Dynamics, buffer: replay.Buffer, config: DynamicsConfig) -> Dynamics:
-    """The dynamics with the range of D, where rollouts are to stay inside it.
+    """The dynamics with the range of D, where rollouts are to stay inside it, infinite elsewhere.
 
     With next observations: what ends an episode is reached by them only.
     """
-    least, most = dynamics.least, dynamics.most
+    # Not what was there: an agent may have learned offline with a range, and go on without.
+    least, most = jnp.full_like(dynamics.least, -jnp.inf), jnp.full_like(dynamics.most, jnp.inf)
     if config.clip_observations:
         low, high = _range(lambda data: data.observation, buffer)
         next_low, next_high = _range(lambda data: data.next_observation, buffer)

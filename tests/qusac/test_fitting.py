@@ -463,6 +463,9 @@ def test_the_range_is_that_of_the_data_and_infinite_when_off(of):
     np.testing.assert_array_equal((free.least, free.most), (-infinite, infinite))
     # It has no say in the fit itself.
     chex.assert_trees_all_equal(clipped.params, free.params)
+    # An agent that was clipped before, as after an offline run, is free again.
+    freed, _ = fit(clipped, shifted, jax.random.key(7), max_epochs=1)
+    np.testing.assert_array_equal((freed.least, freed.most), (-infinite, infinite))
 
 
 @pytest.mark.slow
