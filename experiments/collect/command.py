@@ -104,24 +104,12 @@ def main(argv: Sequence[str] = sys.argv) -> int:
 
 def run(options: Any) -> int | None:
     """Trains as the flags say, writes the datasets, prints a table; returns the exit code."""
-    if options.env is None:
-        raise ValueError("env is missing; say which, such as --env=gym:Pendulum-v1")
-    environments.check_name(options.env)
-    if environments.functional.is_functional(options.env):
-        raise ValueError(
-            f"env: {options.env!r} is stepped on the device, but datasets are made of environments "
-            "on the host; use one of dmc: or gym:"
-        )
+    _check_env(options.env)
     spec = environments.spec(options.env, options.action_cost)
     num_steps = options.num_steps or _NUM_STEPS[options.size]
     num_transitions = options.num_transitions or max(num_steps, spec.max_episode_steps)
     config = _config(options, num_steps)
-    if num_transitions < spec.max_episode_steps:
-        raise ValueError(
-            f"num_transitions is {num_transitions}, fewer than the {spec.max_episode_steps} steps "
-            f"of an episode of {options.env!r}; datasets hold whole episodes: use "
-            f"--num_transitions={spec.max_episode_steps} or more"
-        )
+    _check_num_transitions(num_transitions, options.env, spec)
     name = _dataset_name(options)
     workdir = pathlib.Path(options.workdir or _default_workdir(options))
     chosen = {
@@ -131,15 +119,7 @@ def run(options: Any) -> int | None:
     }
     shelf = Shelf(workdir, name, chosen, exist_ok=options.exist_ok)
     devices = cli.select_device(options.device)
-    eval_every = options.eval_every or max(1, num_steps // _EVALUATIONS)
-    schedule = {
-        "num_steps": num_steps,
-        "eval_every": eval_every,
-        "eval_episodes": options.eval_episodes,
-        "checkpoint_every": options.checkpoint_every or eval_every,
-        "action_cost": spec.action_cost,
-        "reward_threshold": qusac.diagnostics.REWARD_THRESHOLD,
-    }
+    schedule = _schedule(options, spec, num_steps)
     environments.check_continues(options.env, seed=options.seed)
     unread.warn(config, config_file.given_fields(options), is_offline=False)
     task = spec.task("never")  # only rollouts of a model would ask
@@ -148,12 +128,7 @@ def run(options: Any) -> int | None:
         return None
     memory.check(config, task, 1, devices)
     directory = RunDirectory(workdir, _description(options, config, schedule))
-    trained = directory.previous.get("num_steps", num_steps)
-    if trained != num_steps:
-        raise ValueError(
-            f"num_steps is {num_steps}, but the run in {str(workdir)!r} has {trained}, and its "
-            f"datasets are of all of them; use --num_steps={trained}, or another workdir"
-        )
+    _check_same_steps(directory, num_steps)
     setup = Setup(directory, options.env, config, task, [options.seed], devices=devices, **schedule)
     with contextlib.closing(directory):
         code = _train_and_write(options, spec, setup, shelf)
@@ -163,6 +138,51 @@ def run(options: Any) -> int | None:
             f"and policy in {workdir}"
         )
     return code
+
+
+def _check_env(env: str | None) -> None:
+    """Raises `ValueError` if it is none, or one whose steps nobody could write down."""
+    if env is None:
+        raise ValueError("env is missing; say which, such as --env=gym:Pendulum-v1")
+    environments.check_name(env)
+    if environments.functional.is_functional(env):
+        raise ValueError(
+            f"env: {env!r} is stepped on the device, but datasets are made of environments on the "
+            "host; use one of dmc: or gym:"
+        )
+
+
+def _check_num_transitions(num_transitions: int, env: str, spec: environments.Spec) -> None:
+    """Raises `ValueError` if they are fewer than those of one episode."""
+    if num_transitions < spec.max_episode_steps:
+        raise ValueError(
+            f"num_transitions is {num_transitions}, fewer than the {spec.max_episode_steps} steps "
+            f"of an episode of {env!r}; datasets hold whole episodes: use "
+            f"--num_transitions={spec.max_episode_steps} or more"
+        )
+
+
+def _check_same_steps(directory: RunDirectory, num_steps: int) -> None:
+    """Raises `ValueError` if the run that is there has trained for another number of steps."""
+    trained = directory.previous.get("num_steps", num_steps)
+    if trained != num_steps:
+        raise ValueError(
+            f"num_steps is {num_steps}, but the run in {str(directory.path)!r} has {trained}, and "
+            f"its datasets are of all of them; use --num_steps={trained}, or another workdir"
+        )
+
+
+def _schedule(options: Any, spec: environments.Spec, num_steps: int) -> dict[str, Any]:
+    """When the run evaluates and saves, and what counts as a reward, for `Setup`."""
+    eval_every = options.eval_every or max(1, num_steps // _EVALUATIONS)
+    return {
+        "num_steps": num_steps,
+        "eval_every": eval_every,
+        "eval_episodes": options.eval_episodes,
+        "checkpoint_every": options.checkpoint_every or eval_every,
+        "action_cost": spec.action_cost,
+        "reward_threshold": qusac.diagnostics.REWARD_THRESHOLD,
+    }
 
 
 def _train_and_write(

@@ -20,7 +20,15 @@ from typing import Any
 from absl import flags
 
 from experiments import cli, jax_settings, path_flag
-from experiments.tabular import catalogue, figures, inspection, memory, recorded_run, setup
+from experiments.tabular import (
+    catalogue,
+    figures,
+    finished_runs,
+    inspection,
+    memory,
+    recorded_run,
+    setup,
+)
 from qusac_jax import ube
 from qusac_jax._fields import check_choice
 from qusac_jax.tabular import agent, environments, experiment
@@ -145,7 +153,7 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
     published = None
     if options.published:
         axis = "length" if is_sea else "episode"
-        published = figures.read_published(options.published, axis)
+        published = finished_runs.read_published(options.published, axis)
     lengths = cli.integers("lengths", options.lengths) if is_sea else [0]
     if not lengths:
         raise ValueError("lengths must name at least one to compare, got none")
@@ -164,7 +172,7 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
                 return signal_number
     if options.memory:
         return None
-    runs = figures.read_runs(workdirs)
+    runs = finished_runs.read(workdirs)
     draw = figures.draw_deep_sea if is_sea else figures.draw_rooms
     print(f"figure -> {draw(runs, published, workdir / 'figure.png')}")
     return None
@@ -292,7 +300,7 @@ def run(options) -> int:
         signal_number = run_one(options, method=options.method, length=length, workdir=workdir)
         if options.memory:
             return 0
-        runs = figures.read_runs([workdir])
+        runs = finished_runs.read([workdir])
         print(f"figure -> {figures.draw_regret(runs, workdir / 'regret.png')}")
     return 0 if signal_number is None else 128 + signal_number
 

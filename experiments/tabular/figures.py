@@ -1,23 +1,14 @@
-"""Figures of the tabular experiments, from the files that `experiments.tabular` writes."""
+"""Figures of the tabular experiments."""
 
-import csv
 import pathlib
-from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments import files, heat_maps, results, style
-
-
-class Run(NamedTuple):
-    """One directory with metrics.csv and summary.json."""
-
-    summary: dict[str, Any]
-    total_regret: np.ndarray  # [R, E] cumulative
+from experiments import heat_maps, results, style
+from experiments.tabular.finished_runs import FinishedRun, published_means
 
 
 class Snapshot(NamedTuple):
@@ -31,86 +22,13 @@ class Snapshot(NamedTuple):
     uncertainty_reward: np.ndarray  # [S, A]
 
 
-def read_runs(workdirs: Iterable[pathlib.Path]) -> list[Run]:
-    """The finished runs in the directories.
-
-    Raises:
-        ValueError: if their files are missing or damaged.
-    """
-    runs = []
-    for path in workdirs:
-        summary = files.read_json(path / "summary.json")
-        total = files.read_columns(path / "metrics.csv", ["total_regret"])["total_regret"]
-        num_seeds, num_episodes = summary.get("num_seeds"), summary.get("num_episodes")
-        if (
-            not isinstance(num_seeds, int)
-            or not isinstance(num_episodes, int)
-            or num_seeds < 1
-            or len(total) != num_seeds * num_episodes
-        ):
-            raise ValueError(
-                f"{path}: summary.json has {num_episodes!r} episodes of {num_seeds!r} seeds, which "
-                f"do not go with the {len(total)} lines of metrics.csv; repeat the run's command, "
-                "which writes them anew, or leave this run out"
-            )
-        runs.append(Run(summary, total.reshape(num_seeds, -1)))
-    return runs
-
-
-def read_published(path: str, axis: str) -> list[dict[str, str]]:
-    """Rows of a CSV with the columns method, total_regret, `axis` and perhaps learning_time.
-
-    Raises:
-        ValueError: if it is no such file, naming the line and column.
-    """
-    try:
-        with open(path, newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"published must be a CSV, but {path} cannot be read: {error}") from error
-    names = set(rows[0]) if rows else set()
-    wanted = {"method", "total_regret", axis}
-    if not wanted <= names:
-        raise ValueError(
-            f"published must be a CSV with columns {', '.join(sorted(wanted))}, got "
-            f"{sorted(map(str, names))} in {path}"
-        )
-    for number, row in enumerate(rows, 2):
-        if not row["method"]:
-            raise ValueError(f"published: {path}, line {number} names no method")
-        for field, parse in ((axis, int), ("total_regret", float), ("learning_time", float)):
-            value = row.get(field)
-            if field == "learning_time" and not value:
-                continue  # never learned
-            try:
-                parse(value or "")
-            except ValueError as error:
-                raise ValueError(
-                    f"published: {path}, line {number}: {field} is {value!r}, which is no number"
-                ) from error
-    return rows
-
-
-def _published_means(rows, axis: str, field: str):
-    """{method: (axis values, means)}; groups with a missing value are left out."""
-    groups = defaultdict(list)
-    for row in rows or []:
-        if axis in row and row.get(field, "") is not None:
-            groups[row["method"], int(row[axis])].append(row.get(field, ""))
-    curves = defaultdict(list)
-    for (method, place), values in sorted(groups.items()):
-        if all(values):
-            curves[method].append((place, np.mean([float(value) for value in values])))
-    return {method: np.transpose(curve) for method, curve in curves.items()}
-
-
 def _subplots(width: float, height: float, columns: int = 1) -> tuple[Figure, Any]:
     figure = Figure((width, height), layout="constrained")
     return figure, figure.subplots(1, columns)
 
 
 @matplotlib.rc_context(style.RC)
-def draw_regret(runs: list[Run], path: pathlib.Path) -> pathlib.Path:
+def draw_regret(runs: list[FinishedRun], path: pathlib.Path) -> pathlib.Path:
     """Total regret along the episodes, one line per seed and their mean."""
     figure, axes = _subplots(6, 4)
     for run in runs:
@@ -128,15 +46,15 @@ def draw_regret(runs: list[Run], path: pathlib.Path) -> pathlib.Path:
 
 
 @matplotlib.rc_context(style.RC)
-def draw_deep_sea(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
+def draw_deep_sea(runs: list[FinishedRun], published, path: pathlib.Path) -> pathlib.Path:
     """Learning time and total regret against L, as in the paper's DeepSea figure."""
     figure, (left, right) = _subplots(11, 4, columns=2)
     methods = list(dict.fromkeys(run.summary["method"] for run in runs))
     methods.sort(key=list(style.COLORS).index)
     lengths = sorted({run.summary["length"] for run in runs})
     width = 0.8 / len(methods)
-    learning = _published_means(published, "length", "learning_time")
-    regret = _published_means(published, "length", "total_regret")
+    learning = published_means(published, "length", "learning_time")
+    regret = published_means(published, "length", "total_regret")
     for i, method in enumerate(methods):
         color = style.COLORS[method]
         own = sorted(
@@ -172,10 +90,10 @@ def draw_deep_sea(runs: list[Run], published, path: pathlib.Path) -> pathlib.Pat
 
 
 @matplotlib.rc_context(style.RC)
-def draw_rooms(runs: list[Run], published, path: pathlib.Path) -> pathlib.Path:
+def draw_rooms(runs: list[FinishedRun], published, path: pathlib.Path) -> pathlib.Path:
     """Total regret along the episodes with standard errors, as in the paper's 7-room figure."""
     figure, axes = _subplots(6.5, 4.5)
-    curves = _published_means(published, "episode", "total_regret")
+    curves = published_means(published, "episode", "total_regret")
     for run in sorted(runs, key=lambda run: list(style.COLORS).index(run.summary["method"])):
         method, total = run.summary["method"], run.total_regret
         color, episode = style.COLORS[method], np.arange(total.shape[1])

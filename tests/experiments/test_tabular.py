@@ -21,7 +21,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments import heat_maps
-from experiments.tabular import catalogue, command, figures, recorded_run, setup
+from experiments.tabular import catalogue, command, finished_runs, recorded_run, setup
 from qusac_jax.tabular import agent, environments, experiment, problems
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -243,16 +243,16 @@ def test_figure_runs_what_is_missing_and_overlays_published_means(tmp_path, caps
 
 def test_damaged_runs_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"summary\.json cannot be read"):
-        figures.read_runs([tmp_path])
+        finished_runs.read([tmp_path])
     (tmp_path / "summary.json").write_text('{"num_seeds": 2, "num_episodes": 2}')
     (tmp_path / "metrics.csv").write_text("seed,total_regret\n0,1\n0,2\n1,3\n")
     with pytest.raises(ValueError, match=r"2 seeds, which do not go with the 3 lines"):
-        figures.read_runs([tmp_path])
+        finished_runs.read([tmp_path])
     (tmp_path / "metrics.csv").write_text("seed,total_regret\n0,1\n0,2\n")  # goes by two
     with pytest.raises(ValueError, match=r"2 seeds, which do not go with the 2 lines"):
-        figures.read_runs([tmp_path])
+        finished_runs.read([tmp_path])
     (tmp_path / "metrics.csv").write_text("seed,total_regret\n0,1\n0,2\n1,3\n1,4\n")
-    (run,) = figures.read_runs([tmp_path])
+    (run,) = finished_runs.read([tmp_path])
     np.testing.assert_array_equal(run.total_regret, [[1, 2], [3, 4]])
 
 
