@@ -110,7 +110,7 @@ def roll(
     config: qusac.Config,
     task: qusac.Task,
     steps: int,
-    copies: int,
+    num_draws: int,
     randomize_members: bool,
 ) -> tuple[Transition, jax.Array]:
     """Rollouts of the policy in the models, from each of these states.
@@ -122,16 +122,17 @@ def roll(
         config: hyperparameters.
         task: the environment's sizes and termination.
         steps: T.
-        copies: rollouts from each state.
+        num_draws: rollouts from each state.
         randomize_members: whether each step draws a member; else a rollout stays with one.
 
     Returns:
-        Transitions `[T, copies * S + more, ...]`, and whether they come before a predicted end. The
-        copies of all states follow each other; there are more of them to give each member as many.
+        Transitions `[T, num_draws * S + more, ...]`, and whether they come before a predicted end.
+        The draws of all states follow each other; there are more of them to give each member as
+        many.
     """
     assert state.dynamics is not None
     members = config.num_members
-    padded = -(-len(observation) * copies // members) * members
+    padded = -(-len(observation) * num_draws // members) * members
     start = jnp.resize(observation, (padded, observation.shape[-1]))
     policy = lambda o, key: agent.act(state.actor, o, key, config=config, task=task)
     rolled = rollouts.rollout(
@@ -147,10 +148,10 @@ def roll(
     return jax.tree.map(lambda x: x.reshape(len(x), padded, *x.shape[3:]), rolled)
 
 
-def by_state(x: jax.Array, count: int, copies: int) -> jax.Array:
-    """Means over the copies of `roll`: `[..., copies * S + more]` to `[..., S]`."""
-    kept = x[..., : count * copies]
-    return jnp.mean(kept.reshape(*kept.shape[:-1], copies, count), axis=-2)
+def by_state(x: jax.Array, count: int, num_draws: int) -> jax.Array:
+    """Means over the draws of `roll`: `[..., num_draws * S + more]` to `[..., S]`."""
+    kept = x[..., : count * num_draws]
+    return jnp.mean(kept.reshape(*kept.shape[:-1], num_draws, count), axis=-2)
 
 
 def main(

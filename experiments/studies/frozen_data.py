@@ -31,7 +31,7 @@ from qusac_jax import environments, qusac
 from qusac_jax.qusac import agent, networks, normalization
 
 _LINE = 10_000  # updates between two lines
-_COPIES = 20  # rollouts from each first state
+_DRAWS = 20  # rollouts from each first state
 _FIRST_EPISODE = 500  # seed of its initial state; no run of a few hundred seeds has it
 # What the saved models and D decide.
 _FIXED = ("dynamics", "num_members", "replay_capacity", "discount", "normalize_observations")
@@ -110,7 +110,7 @@ def measure(
     @jax.jit
     def model_return(state: qusac.TrainState, observation: jax.Array) -> jax.Array:
         return discounted_in_models(
-            state, observation, jax.random.key(0), config=config, task=task, copies=_COPIES
+            state, observation, jax.random.key(0), config=config, task=task, num_draws=_DRAWS
         )
 
     @jax.jit
@@ -155,7 +155,7 @@ def discounted_in_models(
     *,
     config: qusac.Config,
     task: qusac.Task,
-    copies: int,
+    num_draws: int,
 ) -> jax.Array:
     """Mean discounted return of the policy's draws in the members' models, without entropy bonus.
 
@@ -168,7 +168,7 @@ def discounted_in_models(
         key: consumed.
         config: hyperparameters.
         task: the environment's sizes and termination.
-        copies: rollouts from each state.
+        num_draws: rollouts from each state.
 
     Returns:
         `[S]`.
@@ -182,12 +182,12 @@ def discounted_in_models(
         config=config,
         task=task,
         steps=frozen.horizon(config.discount),
-        copies=copies,
+        num_draws=num_draws,
         randomize_members=False,
     )
     reward = jnp.where(alive, transitions.reward, 0.0)
     weights = config.discount ** jnp.arange(len(reward))
-    return frozen.by_state(jnp.tensordot(weights, reward, 1), len(observation), copies)
+    return frozen.by_state(jnp.tensordot(weights, reward, 1), len(observation), num_draws)
 
 
 def run(options: Any, paths: Sequence[str]) -> None:

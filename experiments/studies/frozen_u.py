@@ -51,8 +51,8 @@ class Row(NamedTuple):
     """One line of the table."""
 
     updates: int
-    said: float  # sqrt(U) by the U-net, median over states
-    met: float  # sqrt(U) of the rollouts, likewise
+    unet_std: float  # sqrt(U) by the U-net, median over states
+    rollout_std: float  # sqrt(U) of the rollouts, likewise
     ratio: float  # of U, likewise
     rank_correlation: float  # of U over states, Spearman's; NaN where all are alike
     first: float  # propagated at the first step, likewise
@@ -102,7 +102,7 @@ def measure(
     *,
     num_updates: int,
     states: int,
-    num_rollouts: int,
+    num_draws: int,
     line: int = _LINE,
     report: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
@@ -114,12 +114,12 @@ def measure(
         config: of it.
         num_updates: rounded up to whole refreshes; 0 compares what was saved.
         states: of D, drawn once.
-        num_rollouts: from each.
+        num_draws: from each.
         line: updates between two rows, rounded likewise.
         report: called with each row.
     """
     compared = jax.jit(
-        functools.partial(compare, config=config, task=saved.task, copies=num_rollouts)
+        functools.partial(compare, config=config, task=saved.task, num_draws=num_draws)
     )
     key_run, key_slots, key = jax.random.split(state.key, 3)
     state = state._replace(key=key_run)
@@ -146,7 +146,7 @@ def compare(
     *,
     config: qusac.Config,
     task: qusac.Task,
-    copies: int,
+    num_draws: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """U by the U-net and by rollouts, and what is propagated along them.
 
@@ -156,10 +156,10 @@ def compare(
         key: consumed.
         config: hyperparameters.
         task: the environment's sizes.
-        copies: rollouts from each state.
+        num_draws: rollouts from each state.
 
     Returns:
-        U `[S]` of the U-net, means over the policy's actions; U `[S]` met; and `[T, S]` propagated.
+        U `[S]` of the U-net, means over the policy's actions; U `[S]` of the rollouts; and `[T, S]` propagated.
     """
     assert state.dynamics is not None
     built, learner = parts.build(config, task.action_size), state.learner
@@ -174,7 +174,7 @@ def compare(
         config=config,
         task=task,
         steps=steps,
-        copies=copies,
+        num_draws=num_draws,
         randomize_members=True,
     )
 
@@ -184,21 +184,21 @@ def compare(
         return jnp.where(is_alive, local, 0.0)
 
     local = jax.lax.map(at_step, (flat, jax.random.split(key_local, len(flat[1]))))  # [T, padded]
-    by_state = functools.partial(frozen.by_state, count=count, copies=copies)
-    met = by_state(jnp.tensordot(config.discount ** (2 * jnp.arange(len(local))), local, 1))
+    by_state = functools.partial(frozen.by_state, count=count, num_draws=num_draws)
+    of_rollouts = by_state(jnp.tensordot(config.discount ** (2 * jnp.arange(len(local))), local, 1))
     first = jax.tree.map(lambda x: x[0], flat[0])
     no_q = jnp.zeros((1, 1, first.observation.shape[0]))  # nothing that a U-net reads
-    said = estimates.value_std(built, learner, first.observation, first.action, no_q)
-    return by_state(jnp.square(said)), met, by_state(local)
+    std = estimates.value_std(built, learner, first.observation, first.action, no_q)
+    return by_state(jnp.square(std)), of_rollouts, by_state(local)
 
 
-def _row(done: int, said: jax.Array, met: jax.Array, local: jax.Array) -> Row:
+def _row(done: int, of_unet: jax.Array, of_rollouts: jax.Array, local: jax.Array) -> Row:
     return Row(
         done,
-        float(jnp.median(jnp.sqrt(said))),
-        float(jnp.median(jnp.sqrt(met))),
-        float(jnp.median(said / jnp.maximum(met, jnp.finfo(met.dtype).tiny))),
-        float(np.corrcoef(*(scipy.stats.rankdata(x) for x in (said, met)))[0, 1]),
+        float(jnp.median(jnp.sqrt(of_unet))),
+        float(jnp.median(jnp.sqrt(of_rollouts))),
+        float(jnp.median(of_unet / jnp.maximum(of_rollouts, jnp.finfo(of_rollouts.dtype).tiny))),
+        float(np.corrcoef(*(scipy.stats.rankdata(x) for x in (of_unet, of_rollouts)))[0, 1]),
         float(jnp.median(local[0])),
         float(jnp.median(local[_LATER])),
     )
@@ -224,11 +224,11 @@ def run(options: Any, paths: Sequence[str]) -> None:
         found.config,
         num_updates=options.num_updates,
         states=options.states,
-        num_rollouts=options.rollouts,
+        num_draws=options.rollouts,
         report=lambda row: frozen.print_row(
             row.updates,
-            f"{row.said:.2f}",
-            f"{row.met:.2f}",
+            f"{row.unet_std:.2f}",
+            f"{row.rollout_std:.2f}",
             f"{row.ratio:.2f}",
             f"{row.rank_correlation:.2f}",
             f"{row.first:.3g}",

@@ -60,7 +60,7 @@ def measure(
     task: Task,
     *,
     states: int,
-    copies: int,
+    num_draws: int,
     seed: int,
     report: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
@@ -71,7 +71,7 @@ def measure(
         config: hyperparameters.
         task: the environment's sizes and termination.
         states: S, of D, rounded up to give each member as many.
-        copies: rollouts from each state of a place, for the return.
+        num_draws: rollouts from each state of a place, for the return.
         seed: of what is drawn.
         report: called with each row.
 
@@ -92,7 +92,7 @@ def measure(
     q = jax.jit(functools.partial(_member_values, **both))(state, observation)
     offset = jnp.sum(jnp.where(is_there, q, 0.0), (1, 2)) / jnp.maximum(jnp.sum(is_there), 1)
     model_return = jax.jit(
-        functools.partial(frozen_data.discounted_in_models, copies=copies, **both)
+        functools.partial(frozen_data.discounted_in_models, num_draws=num_draws, **both)
     )
     spread, centered = (jnp.std(x, axis=0, ddof=1) for x in (q, q - offset[:, None, None]))
     outside = _outside(state, config, observation)
@@ -132,7 +132,7 @@ def _places(
         config=config,
         task=task,
         steps=config.rollout_length,
-        copies=1,
+        num_draws=1,
         randomize_members=False,
     )
     observation = jnp.concatenate([rolled.observation, rolled.next_observation[-1:]])
@@ -172,7 +172,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
         found.config,
         found.saved.task,
         states=options.states,
-        copies=options.rollouts,
+        num_draws=options.rollouts,
         seed=options.seed,
         report=lambda row: frozen.print_row(
             row.place,

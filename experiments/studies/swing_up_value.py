@@ -8,7 +8,7 @@ are those of the grid, which smooths; so beside them is a lower bound on the opt
 the discounted return, costs included, of the policy that is greedy for them. Then that policy's
 return in 1,000 steps, without the cost, and the number of steps before its first reward.
 
-Axes: T angles, V velocities, A actions.
+Axes: H angles, V velocities, A actions.
 """
 
 import functools
@@ -49,11 +49,11 @@ class Pendulum(NamedTuple):
 class Grid(NamedTuple):
     """Where steps from the states of a grid lead, for bilinear interpolation."""
 
-    angle: np.ndarray  # [T], from -π, without π
+    angle: np.ndarray  # [H], from -π, without π
     velocity: np.ndarray  # [V]
-    corner: tuple[jax.Array, jax.Array]  # [T, V, A] the next state's cell
-    weight: tuple[jax.Array, jax.Array]  # [T, V, A] and where in it, in [0, 1]
-    reward: jax.Array  # [T, V, A] without action cost
+    corner: tuple[jax.Array, jax.Array]  # [H, V, A] the next state's cell
+    weight: tuple[jax.Array, jax.Array]  # [H, V, A] and where in it, in [0, 1]
+    reward: jax.Array  # [H, V, A] without action cost
 
 
 class Solution(NamedTuple):
@@ -127,7 +127,7 @@ def make_grid(pendulum: Pendulum, points: int) -> Grid:
 def action_values(
     grid: Grid, discount: jax.Array, action_cost: jax.Array, *, iterations: int
 ) -> jax.Array:
-    """Optimal values `[T, V, A]`, by value iteration."""
+    """Optimal values `[H, V, A]`, by value iteration."""
     reward = grid.reward - action_cost * jnp.square(jnp.asarray(_ACTIONS))
     (left, below), (right_share, above_share) = grid.corner, grid.weight
     right = (left + 1) % len(grid.angle)

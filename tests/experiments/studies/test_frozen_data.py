@@ -49,7 +49,7 @@ def test_what_the_models_pay_is_inside_what_d_has_paid(tiny_run):
     reward = np.where(np.arange(len(data.reward)) < size, 0.25, 99.0).astype(np.float32)
     state = state._replace(replay=state.replay._replace(data=data._replace(reward=reward)))
     found = frozen_data.discounted_in_models(
-        state, data.observation[:3], jax.random.key(0), config=config, task=task, copies=2
+        state, data.observation[:3], jax.random.key(0), config=config, task=task, num_draws=2
     )
     steps = np.ceil(np.log(0.02) / np.log(config.discount))
     by_hand = 0.25 * (1 - config.discount**steps) / (1 - config.discount)

@@ -31,8 +31,8 @@ def test_U_of_rollouts_is_what_is_propagated_along_them():
         learner=state.learner._replace(unet=constant(state.learner.unet, np.log(3.0))),
     )
     begin = jnp.array([[-1e3, 0.0], [10.0, 0.0]])
-    said, met, local = jax.jit(frozen_u.compare, static_argnames=("config", "task", "copies"))(
-        state, begin, jax.random.key(1), config=config, task=task, copies=50
+    said, met, local = jax.jit(frozen_u.compare, static_argnames=("config", "task", "num_draws"))(
+        state, begin, jax.random.key(1), config=config, task=task, num_draws=50
     )
     np.testing.assert_allclose(said, 3.0 * 1e-6, rtol=1e-5)  # in units of this method
     np.testing.assert_allclose(local[:, 0], 1.0, rtol=1e-5)
@@ -62,7 +62,7 @@ def test_the_agent_learns_on_and_D_and_models_stay(tiny_run):
     )
     assert rows[0] == before
     assert [row.updates for row in rows] == [0, 2 * per_refresh, 3 * per_refresh]
-    assert len({row.said for row in rows}) == 3
+    assert len({row.unet_std for row in rows}) == 3
     saved.config = dataclasses.replace(config, method="ensemble_var")
     with pytest.raises(ValueError, match="trains no U-net"):
         frozen_u.old_agent(saved, old, saved.config, seed=3)

@@ -43,7 +43,7 @@ def test_rows_by_hand():
             ),
         ),
     )
-    rows = rollout_ends.measure(state, config, task, states=30, copies=2, seed=0)
+    rows = rollout_ends.measure(state, config, task, states=30, num_draws=2, seed=0)
     assert [row.place for row in rows] == [0, 1, 2, 3]
     # Of the three members, the last one has moved to 6 and out at the third step.
     np.testing.assert_allclose([row.share for row in rows], [1, 1, 1, 2 / 3])
@@ -57,7 +57,7 @@ def test_rows_by_hand():
     assert 0 < rows[0].centered < 0.5
 
     flat = state._replace(learner=state.learner._replace(critic=critic))
-    for row in rollout_ends.measure(flat, config, task, states=30, copies=2, seed=0):
+    for row in rollout_ends.measure(flat, config, task, states=30, num_draws=2, seed=0):
         assert row.spread == pytest.approx(np.std([1, 2, 6], ddof=1))
         assert row.centered == pytest.approx(0, abs=1e-6)
 
