@@ -159,7 +159,8 @@ def compare(
         num_draws: rollouts from each state.
 
     Returns:
-        U `[S]` of the U-net, means over the policy's actions; U `[S]` of the rollouts; and `[T, S]` propagated.
+        U `[S]` of the U-net, means over the policy's actions; U `[S]` of the rollouts; and `[T, S]`
+        propagated.
     """
     assert state.dynamics is not None
     built, learner = parts.build(config, task.action_size), state.learner
