@@ -1,14 +1,10 @@
-"""Where a run's metrics go beside metrics.csv: the protocol, names in sections, and TensorBoard."""
+"""Where a run's metrics go beside metrics.csv: the protocol, and names in sections."""
 
 import math
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
-
-import tensorboardX
-from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
-from tensorboardX.summary import hparams
 
 from experiments.files import flatten
 
@@ -91,73 +87,3 @@ def hyperparameters(description: Mapping[str, Any]) -> dict[str, Any]:
         name: value if isinstance(value, bool | int | float | str) else str(value)
         for name, value in flat.items()
     }
-
-
-class TensorBoard:
-    """Events under `tensorboard/seed_SEED`: a run of its own in TensorBoard for each seed.
-
-    Wall-clock figures, which all seeds share, are with the first seed.
-    """
-
-    def __init__(self, folder: pathlib.Path, description: Mapping[str, Any]):
-        """Opens nothing yet.
-
-        Args:
-            folder: `tensorboard` of the run.
-            description: config.json.
-        """
-        self._folder = folder
-        self._description = description
-        self._purge_step: int | None = None
-        self._writers: dict[int, tensorboardX.SummaryWriter] = {}
-
-    def rewind(self, step: int) -> None:
-        """As `Logger.rewind`."""
-        self.close()
-        self._purge_step = step + 1
-
-    def log(self, rows: Sequence[Mapping[str, float]], timing: Mapping[str, float]) -> None:
-        """As `Logger.log`."""
-        for number, row in enumerate(rows):
-            step, writer = int(row["step"]), self._writer(int(row["seed"]))
-            for name, value in tagged(row).items():
-                writer.add_scalar(name, value, step)
-            if not number:
-                for name, value in timing.items():
-                    writer.add_scalar(f"timing/{name}", value, step)
-            writer.flush()
-
-    def video(self, step: int, seed: int, path: pathlib.Path) -> None:
-        """As `Logger.video`; the GIF is an image that moves."""
-        gif = path.with_suffix(".gif").read_bytes()
-        image = Summary.Image(
-            width=int.from_bytes(gif[6:8], "little"),
-            height=int.from_bytes(gif[8:10], "little"),
-            colorspace=3,
-            encoded_image_string=gif,
-        )
-        writer = self._writer(seed)
-        self._add(writer, Summary(value=[Summary.Value(tag="eval/episode", image=image)]), step)
-        writer.flush()
-
-    def close(self) -> None:
-        """As `Logger.close`."""
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
-
-    def _writer(self, seed: int) -> tensorboardX.SummaryWriter:
-        if seed not in self._writers:
-            folder = self._folder / f"seed_{seed}"
-            is_new = not folder.exists()
-            writer = tensorboardX.SummaryWriter(str(folder), purge_step=self._purge_step)
-            self._writers[seed] = writer
-            if is_new:
-                values = hyperparameters(self._description) | {"seed": seed}
-                for summary in hparams(values, {"eval/return": 0.0}):
-                    self._add(writer, summary)
-        return self._writers[seed]
-
-    @staticmethod
-    def _add(writer: tensorboardX.SummaryWriter, summary: Any, step: int | None = None) -> None:
-        writer._get_file_writer().add_summary(summary, step)

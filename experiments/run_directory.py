@@ -12,7 +12,8 @@ from typing import IO, Any
 import numpy as np
 
 from experiments.files import flatten, read_columns, read_json, warn, write_json
-from experiments.loggers import Logger, TensorBoard
+from experiments.loggers import Logger
+from experiments.tensorboard_logger import TensorBoard
 
 _LOCK = ".lock"
 _UNFINISHED = (_LOCK, "config.partial")  # what a process that died at its start may leave
@@ -199,10 +200,16 @@ class RunDirectory:
         if is_new:
             writer.writeheader()
         writer.writerows(rows)
-        with self._metrics.open("a") as file:
-            file.write(text.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with self._metrics.open("a") as file:
+                file.write(text.getvalue())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise OSError(
+                f"could not write {self._metrics}: {error}; free some space, and the same command "
+                "goes on from the last checkpoint"
+            ) from error
         for logger in self._loggers:
             logger.log(rows, timing)
 

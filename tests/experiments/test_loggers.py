@@ -1,13 +1,16 @@
 """Names in sections, and Weights & Biases: beginning, going on, doing without."""
 
+import errno
 import json
+import os
 import sys
 import types
 
 import pytest
 
 from experiments import online
-from experiments.loggers import TensorBoard, hyperparameters, tag
+from experiments.loggers import hyperparameters, tag
+from experiments.tensorboard_logger import TensorBoard
 from experiments.wandb_logger import Wandb
 from tests import events
 
@@ -69,6 +72,30 @@ def test_tensorboard_forgets_what_is_logged_again(tmp_path, checkpoint, purged):
     written = events.read(tmp_path / "seed_1")
     begun = [event.step for event in written if event.WhichOneof("what") == "session_log"]
     assert begun == [purged]
+
+
+def test_tensorboard_that_cannot_be_written_stops_nobody(tmp_path, capsys, monkeypatch):
+    logger = TensorBoard(tmp_path, ABOUT)
+    logger.rewind(-1)
+    logger.log(rows(0), {})
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", raise_full)
+        for step in range(20, 400, 20):  # more than any queue holds
+            logger.log(rows(step), {})
+    error = capsys.readouterr().err
+    assert f"step 20 of seed 1 is not in {tmp_path}: [Errno 28] No space left" in error
+    logger.log(rows(400), {"steps_per_second": 5.0})  # some space was freed
+    logger.close()
+    assert not capsys.readouterr().err
+    written = events.read(tmp_path / "seed_0")
+    begun = [event.step for event in written if event.WhichOneof("what") == "session_log"]
+    assert begun == [0]  # and nothing is hidden when it goes on
+    there = {(value.tag, event.step) for event in written for value in event.summary.value}
+    assert {("eval/return", 0), ("eval/return", 400), ("timing/steps_per_second", 400)} <= there
+
+
+def raise_full(_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_continued_run_goes_on_in_the_same_place(stub, tmp_path):
