@@ -104,7 +104,8 @@ def parse(
     try:
         return options(argv, known_only=known_only)[1:]
     except flags.UnrecognizedFlagError as error:
-        raise ValueError(_unknown_flag(error.flagname, [*options, *also], listed_by)) from error
+        known = list(dict.fromkeys([*options, *also]))
+        raise ValueError(_unknown_flag(error.flagname, known, listed_by)) from error
 
 
 def _help(options: flags.FlagValues) -> str:

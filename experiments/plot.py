@@ -98,7 +98,7 @@ def table(grouped: dict[str, dict[str, list[Curve]]], y: str = "eval_return") ->
             with_cost = _mean_and_error([curve.final_return for curve in curves])
             without = _mean_and_error([curve.final_task_return for curve in curves])
             cells = [env, label, len(curves), steps, with_cost, without]
-            cells += [_mean_and_error([curve.y[-1] for curve in curves])] * is_more
+            cells += [_mean_and_error([curve.final_y for curve in curves])] * is_more
             lines.append(markdown.row(cells))
     return "\n".join(lines)
 

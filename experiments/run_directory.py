@@ -55,6 +55,11 @@ class RunDirectory:
         is_new = not self.previous
         has_config = existing.is_file()
         there = list(self.path.iterdir()) if self.path.is_dir() and not has_config else []
+        if any(p.name in ("metrics.csv", "checkpoints") for p in there):
+            raise ValueError(
+                f"workdir {str(path)!r} holds a run whose config.json is missing; put that back, "
+                "or choose another workdir"
+            )
         if any(p.name not in _UNFINISHED for p in there):
             raise ValueError(
                 f"workdir {str(path)!r} exists, is not empty and holds no config.json; "

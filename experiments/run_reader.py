@@ -31,6 +31,7 @@ class Curve(NamedTuple):
     final_step: int  # of the last evaluation
     final_return: float  # its mean over episodes, with action cost
     final_task_return: float  # without
+    final_y: float  # y of that evaluation, the last one that has a y
     name: str  # preset, or method where the preset is qusac
     settings: dict[str, Any]  # all that makes runs of one task and name different things
 
@@ -140,10 +141,10 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
     if not isinstance(cost, int | float):
         what = f"{path / 'config.json'}: action_cost is {cost!r}, which is no number"
         raise ValueError(f"{what}; leave this run out")
-    env, name = (
-        plain(str(config["env"])),
-        plain(run_settings.name_of(config["preset"], config["method"])),
-    )
+    fields = config.get("config")
+    critic_data = fields.get("critic_data") if isinstance(fields, dict) else None
+    env = plain(str(config["env"]))
+    name = plain(run_settings.name_of(config["preset"], config["method"], critic_data))
     columns = read_columns(path / "metrics.csv", {x, y, *_REQUIRED_COLUMNS})
     seeds = columns["seed"]
     if problem := what_is_missing(path, columns):
@@ -185,6 +186,7 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
                 final_step=int(columns["step"][last]),
                 final_return=float(columns["eval_return"][last]),
                 final_task_return=float(columns["eval_task_return"][last]),
+                final_y=float(y_values[-1]),
                 name=name,
                 settings=run_settings.of_config(config),
             )

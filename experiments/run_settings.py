@@ -13,11 +13,21 @@ from experiments.retired import RETIRED
 from qusac_jax.qusac import presets
 from qusac_jax.qusac.config import Config
 
+# What agents without a use of U are called by what their critics learn from, however they came to
+# be: an online run goes on with the agent of an offline one.
+_BASELINES = {"replay": "sac", "model": "mbpo"}
 
-def name_of(preset: str, method: str) -> str:
-    """What a run is called: its method, or its preset, and the method if that is not its own."""
+
+def name_of(preset: str, method: str, critic_data: str | None = None) -> str:
+    """What a run is called: its method, or its preset, and the method if that is not its own.
+
+    Args:
+        preset: one of `PRESETS`, or of another version.
+        method: what is estimated.
+        critic_data: of the configuration, if it is known.
+    """
     if preset == "qusac":
-        return method
+        return _BASELINES.get(critic_data or "", method) if method == "ensemble_mean" else method
     own_method = presets.PRESETS[preset].method if preset in presets.PRESETS else method
     return preset if method == own_method else f"{preset} {method}"
 

@@ -37,6 +37,7 @@ class Restored(NamedTuple):
 
 
 _REMEDY = "use an older checkpoint (--resume=latest_good), or another workdir"
+_REMEDY_OF_OLDEST = "no older one is there: start in another workdir"
 
 
 class Checkpointer:
@@ -220,28 +221,30 @@ class Checkpointer:
     @contextlib.contextmanager
     def _damage_named(self, step: int) -> Iterator[None]:
         """Within it a checkpoint is read, whose files are compared with their checksums first."""
-        _verify(self._directory / str(step), self._remedy)
+        is_oldest = step == min(self.steps(), default=step)
+        remedy = _REMEDY_OF_OLDEST if is_oldest and self._remedy == _REMEDY else self._remedy
+        _verify(self._directory / str(step), remedy)
         try:
             yield
         except Exception as error:  # Orbax and TensorStore raise many types for damaged files.
             raise CheckpointError(
                 f"checkpoint {step} in {self._directory} is damaged or belongs to another program: "
-                f"{first_line(error)}. Nothing was changed; {self._remedy}"
+                f"{first_line(error)}. Nothing was changed; {remedy}"
             ) from error
 
     def restore_latest_good(self, device: PyTree, host: PyTree) -> Restored:
         """Reads the latest checkpoint that can be read.
 
         Raises:
-            CheckpointError: if none can, with the reason of the latest.
+            CheckpointError: if none can, with the reason of the oldest.
         """
-        first: CheckpointError | None = None
+        last: CheckpointError | None = None
         for step in reversed(self.steps()):
             try:
                 return self.restore(device, host, step=step)
             except CheckpointError as error:
-                first = first or error
-        raise first or CheckpointError(f"there is no complete checkpoint in {self._directory}")
+                last = error
+        raise last or CheckpointError(f"there is no complete checkpoint in {self._directory}")
 
     def _remove_leftovers(self) -> None:
         """Removes what earlier processes that were killed while saving have left, once."""

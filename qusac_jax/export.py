@@ -25,7 +25,7 @@ def export_policy(
 
     ```python
     act = jax.export.deserialize(pathlib.Path("policy.stablehlo").read_bytes()).call
-    actions = act(observations)  # [B, O] float32, any B -> [B, A] in the environment's units
+    actions = act(observations)  # [B, O] float32, B >= 1 -> [B, A] in the environment's units
     ```
 
     Args:

@@ -52,7 +52,9 @@ def save_policy(
             `action_cost` among them.
 
     Raises:
-        ValueError: if it cannot be written; what was there before stays.
+        ValueError: if it cannot be written, or could not be loaded: if a bound is not finite or a
+            lower one not below the upper, if the actor is not of these sizes, or if the metadata
+            are nothing for JSON. What was there before stays.
     """
     path = pathlib.Path(path).expanduser().absolute()
     partial, previous = map(path.with_name, (f"{path.name}.partial", _previous(path.name)))
@@ -67,7 +69,20 @@ def save_policy(
         "action_low": list(map(float, action_low)),
         "action_high": list(map(float, action_high)),
     }
-    text = json.dumps(description, indent=2) + "\n"
+    if not _are_bounds(description, len(action_low)):
+        raise ValueError(
+            "action_low and action_high must be as many finite numbers, each lower one below the "
+            f"upper, got {description['action_low']} and {description['action_high']}"
+        )
+    if not _are_weights(actor, hidden, len(action_low)):
+        raise ValueError(
+            f"actor must be of {len(action_low)} actions and have the layers {list(hidden)}, with "
+            "the seeds as leading axis"
+        )
+    try:
+        text = json.dumps(description, indent=2) + "\n"
+    except TypeError as error:
+        raise ValueError(f"metadata must be something for JSON: {error}") from error
     try:
         _write(partial, actor, text)
     except (OSError, ValueError) as error:
@@ -175,7 +190,7 @@ class Policy:
                 observation = np.asarray(observation, np.float32)
             if not np.isfinite(observation).all():
                 raise ValueError("observation must be finite in float32, got NaN or infinity in it")
-        return self._act(jnp.asarray(observation), key)
+        return self._act(jnp.asarray(observation, jnp.float32), key)
 
     def environment(self, *, seed: int | None = None, render: bool = False) -> "gymnasium.Env":
         """The environment of the training: for `action = policy(observation)`.
@@ -288,19 +303,23 @@ def _check_weights(
     path: pathlib.Path, stacked: Any, hidden: tuple[int, ...], action_size: int
 ) -> None:
     """Raises `ValueError` if policy.json tells of another network than that of the weights."""
-    try:
-        size = stacked["params"]["MLP_0"]["Dense_0"]["kernel"].shape[1]
-        actor = networks.actor(stacked, hidden, action_size)
-        wanted = jax.eval_shape(actor.init, jax.random.key(0), jnp.zeros(size))
-        found = jax.tree.map(lambda x: x.shape[1:], stacked)
-        fits = found == jax.tree.map(lambda x: x.shape, wanted)
-    except Exception:  # flax raises many types for sizes that are none
-        fits = False
-    if not fits:
+    if not _are_weights(stacked, hidden, action_size):
         raise ValueError(
             f"policy {str(path)!r} has a policy.json with hidden {list(hidden)} and action_size "
             f"{action_size}, which the weights beside it do not have; {_REMEDY}"
         )
+
+
+def _are_weights(stacked: Any, hidden: Sequence[int], action_size: int) -> bool:
+    """Whether they are those of actors of these sizes, `[R, ...]`."""
+    try:
+        size = stacked["params"]["MLP_0"]["Dense_0"]["kernel"].shape[1]
+        actor = networks.actor(stacked, tuple(hidden), action_size)
+        wanted = jax.eval_shape(actor.init, jax.random.key(0), jnp.zeros(size))
+        found = jax.tree.map(lambda x: x.shape[1:], stacked)
+        return found == jax.tree.map(lambda x: x.shape, wanted)
+    except Exception:  # flax raises many types for sizes that are none
+        return False
 
 
 def _with_bounds(

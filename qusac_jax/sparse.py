@@ -70,9 +70,9 @@ def from_dense(transition: chex.Array) -> Sparse:
 
 def to_dense(transition: Sparse) -> jax.Array:
     """The transition `[.., S, A, S]` of a sparse one."""
-    num_states = transition.num_states
-    own, probability = map(jnp.asarray, transition)
-    own = at_least_int32(own)
+    transition = Sparse(*map(jnp.asarray, transition))
+    num_states, probability = transition.num_states, transition.probability
+    own = at_least_int32(transition.next_state)
     next_state = states(own, num_states)
     probability = masses(own, num_states, probability)
     rows = probability.reshape(-1, probability.shape[-1])

@@ -62,7 +62,13 @@ def run(options: Any, paths: Sequence[str]) -> None:
         predictions, saved.seeds, picture, _spreads(returns), is_of_values=is_of_values
     )
     left = saved.config.discount**returns.length
-    print(f"{saved.spec.name}, step {step}: returns of {returns.length} steps")
+    num_points = returns.real.shape[1] // options.episodes
+    print(
+        f"{saved.spec.name}, step {step}: returns of {returns.length} steps, from {num_points} "
+        f"state{'s' * (num_points > 1)} of each episode"
+    )
+    if num_points < options.points:
+        print(f"{options.points} were wanted; later ones are cut off before so many steps")
     if left > 2 * comparison.TAIL:
         print(f"{left:.0%} of an even stream of rewards comes after the last of them")
     if not is_of_values:

@@ -20,7 +20,7 @@ import jax
 from absl import flags
 
 from experiments import cli, files, interrupts, own_cores, path_flag
-from experiments.suite import launching, planning, queue, report
+from experiments.suite import launching, planning, queue, report, unfinished_runs
 from qusac_jax.environments import PAPER_TASKS
 from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS
@@ -127,11 +127,12 @@ def _report(
     workdir: pathlib.Path,
     planned: Sequence[planning.PlannedRun],
 ) -> int:
-    """Writes and prints the report; 1 if a run is missing."""
+    """Writes and prints the report; 1 if a run is missing, or if there is none."""
     text, unfinished = report.write(runs, jobs, workdir, planned)
     print(f"\n{text}\nreport.md and its figures are in {workdir}")
     names = {run.name for run in planned}
-    return int(any(one.name in names or not names for one in unfinished))
+    is_missing = any(one.name in names or not names for one in unfinished)
+    return int(is_missing or not unfinished_runs.folders(runs))
 
 
 def _slurm_parameters(texts: Sequence[str]) -> dict[str, Any]:

@@ -204,6 +204,11 @@ def _number(name: str, text: str) -> float:
 def _check_own(
     passed_on: Sequence[str], own: Mapping[str, str], flags_of_suite: Sequence[str]
 ) -> None:
+    # Before values are parsed: `--seed=0,1` is a mistake of the name.
+    given = {one.lstrip("-").partition("=")[0] for one in passed_on if one.startswith("-")}
+    for name, remedy in own.items():
+        if name in given:
+            raise ValueError(f"{name} is what a suite sets for each run; use {remedy}")
     options = online.make_flags()
     left = cli.parse(
         options,
@@ -213,9 +218,6 @@ def _check_own(
     )
     if left:
         raise ValueError(f"arguments {left} are not flags; flags look like --name=value")
-    for name, remedy in own.items():
-        if options[name].present:
-            raise ValueError(f"{name} is what a suite sets for each run; use {remedy}")
 
 
 def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:

@@ -37,6 +37,8 @@ def write(
     """
     unfinished = unfinished_runs.find(runs, jobs, planned)
     try:
+        if not unfinished_runs.folders(runs):
+            raise ValueError(f"no run in {runs}")
         curves = run_reader.read_runs(unfinished_runs.folders(runs), smooth=_EVALUATIONS)
         parts = _results(curves, output)
     except ValueError as error:  # nothing to draw yet

@@ -8,6 +8,8 @@ from experiments import files, run_reader
 from experiments.suite import launching
 from experiments.suite.planning import PlannedRun, done_steps
 
+_PARTS = ("metrics.csv", "checkpoints")  # of a run that was begun
+
 
 class Unfinished(NamedTuple):
     """A run that has not made all its steps."""
@@ -24,12 +26,16 @@ def find(runs: pathlib.Path, jobs: pathlib.Path, planned: Sequence[PlannedRun]) 
     for name in sorted({*wanted, *(path.name for path in [*folders(runs), *folders(jobs)])}):
         config = runs / name / "config.json"
         error = launching.last_error(jobs / name)
-        is_known = name in wanted or config.is_file() or error
+        has_config = config.is_file()
+        was_begun = has_config or any((runs / name / part).exists() for part in _PARTS)
+        is_known = name in wanted or was_begun or error
         if not is_known and not launching.is_open(jobs / name):
             continue  # no run, or one that was deleted
         steps = wanted.get(name)
         try:
-            if steps is None and config.is_file():
+            if was_begun and not has_config:
+                raise ValueError(f"{config} is missing; put it back, or delete what is beside it")
+            if steps is None and has_config:
                 steps = files.read_count(config, "num_steps", "leave this run out")
             if steps is not None and done_steps(runs / name) >= steps:
                 error = run_reader.what_is_missing(runs / name)

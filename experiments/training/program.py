@@ -19,6 +19,7 @@ from experiments import (
     memory,
     own_cores,
     processes,
+    run_settings,
     unread,
     wandb_logger,
 )
@@ -208,6 +209,8 @@ def description(
 
 
 def _default_workdir(options: Any, spec: environments.Spec, config: qusac.Config) -> pathlib.Path:
-    label = config.method if options.preset == "qusac" else options.preset
+    label = options.preset
+    if label == "qusac":
+        label = run_settings.name_of(label, config.method, config.critic_data)
     date = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return pathlib.Path("runs") / f"{files.as_name(spec.name)}-{label}-seed{options.seed}-{date}"

@@ -12,6 +12,11 @@ The verbs for a training loop of one's own, as pure functions of a state:
 | `train_step` | observe, learn and act in one call |
 | `collect` | observe and act in one call: a step of the warm-up |
 
+They are to be compiled: `jax.jit(functools.partial(verb, config=config, task=task),
+donate_argnums=0)`, once before the loop. Without `jax.jit` each call of `learn`, `refresh` and
+`train_step` compiles its loops anew, which takes seconds. Numbers are float32, also where
+`jax_enable_x64` is set for `qusac_jax.ube`.
+
 `schedule` says which of them is due at a step, `presets` has the algorithms of the paper's
 comparison as values of `Config`, `diagnostics` tells how a run is doing.
 """

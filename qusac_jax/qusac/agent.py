@@ -45,6 +45,9 @@ __all__ = [
 ]
 
 
+_LARGEST_ACTION = 1.0 + 1e-5  # 1 up to rounding
+
+
 def observe(state: TrainState, transitions: Transition) -> TrainState:
     """Stores transitions in D (Algorithm 2, line 9).
 
@@ -56,12 +59,14 @@ def observe(state: TrainState, transitions: Transition) -> TrainState:
         The state with the transitions in D, over the oldest ones where it is full.
 
     Raises:
-        ValueError: if B exceeds the capacity, or a shape is not that of D.
+        ValueError: if B exceeds the capacity, or a shape is not that of D. Outside `jit`, also if a
+            number is not finite, an action not in [-1, 1] or `terminated` neither 0 nor 1. Inside
+            it nothing can be said, and `diagnostics.finite_parts` tells afterwards.
     """
     lead = np.shape(transitions.reward)
     if len(lead) != 1:
         raise ValueError(f"transition.reward must have shape [B], got {lead}")
-    _check_shapes(transitions, state.replay.data, lead)
+    _check_transitions(transitions, state.replay.data, lead)
     learner = normalization.follow(state.learner, transitions.observation, state.replay.size)
     return state._replace(learner=learner, replay=replay.add(state.replay, transitions))
 
@@ -230,8 +235,8 @@ def _sample_batches(
     return critic, sample(state.model_data, key_policy, as_model)
 
 
-def _check_shapes(given: Transition, there: Transition, lead: tuple[int, ...]) -> None:
-    """Raises `ValueError` for what would be spread over D's shapes without a word."""
+def _check_transitions(given: Transition, there: Transition, lead: tuple[int, ...]) -> None:
+    """Raises `ValueError` for what would be spread over D's shapes, or spoil it, without a word."""
     for name, value, data in zip(Transition._fields, given, there, strict=True):
         wanted = (*lead, *data.shape[1:])
         if np.shape(value) != wanted:
@@ -240,8 +245,23 @@ def _check_shapes(given: Transition, there: Transition, lead: tuple[int, ...]) -
                 f"this state has observations of {there.observation.shape[-1]} numbers and actions "
                 f"of {there.action.shape[-1]}"
             )
+        if is_concrete(value):
+            _check_values(name, np.asarray(value))
+
+
+def _check_values(name: str, value: np.ndarray) -> None:
+    with np.errstate(over="ignore"):  # what is infinite in D's float32 counts as such
+        if not np.isfinite(value.astype(np.float32)).all():
+            raise ValueError(f"transition.{name} must be finite, got NaN or infinity in it")
+    if name == "action" and (np.abs(value) > _LARGEST_ACTION).any():
+        raise ValueError(
+            f"transition.action must lie in [-1, 1], got {value.min():.6g} to {value.max():.6g}; "
+            "rescale the environment's"
+        )
+    if name == "terminated" and not np.isin(value, (0, 1)).all():
+        raise ValueError("transition.terminated must be bool, or 0 and 1, got other numbers in it")
 
 
 def _batch_of_one(transition: Transition, there: Transition) -> Transition:
-    _check_shapes(transition, there, ())
+    _check_transitions(transition, there, ())
     return jax.tree.map(lambda x: jnp.asarray(x)[None], transition)

@@ -57,15 +57,15 @@ def init(
 ) -> Dynamics:
     """Random weights, no scaling of the inputs, any observation."""
     input_size = model.observation_size + action_size
-    params = model.init(key, jnp.zeros((1, input_size)))
+    params = model.init(key, jnp.zeros((1, input_size), jnp.float32))
     return Dynamics(
         params=params,
         opt_state=optimizer(learning_rate).init(params),
-        input_mean=jnp.zeros(input_size),
-        input_std=jnp.ones(input_size),
-        change_std=jnp.ones(model.observation_size),
-        target_std=jnp.ones(model.observation_size + 1),
-        noise_scale=jnp.ones((model.num_members, model.observation_size + 1)),
+        input_mean=jnp.zeros(input_size, jnp.float32),
+        input_std=jnp.ones(input_size, jnp.float32),
+        change_std=jnp.ones(model.observation_size, jnp.float32),
+        target_std=jnp.ones(model.observation_size + 1, jnp.float32),
+        noise_scale=jnp.ones((model.num_members, model.observation_size + 1), jnp.float32),
         # The weak dtype of a Python number would have all compiled again, after a fit.
         least=jnp.full(model.observation_size + 1, -jnp.inf, jnp.float32),
         most=jnp.full(model.observation_size + 1, jnp.inf, jnp.float32),

@@ -139,7 +139,7 @@ def value_std(
     if parts.method.direct is not None:
         values = uncertainty.Values(losses.group_value(q))
         return losses.safe_sqrt(parts.method.direct(values))
-    return jnp.zeros(q.shape[-1])
+    return jnp.zeros(q.shape[-1], q.dtype)
 
 
 def scheduled_risk(parts: Parts, learner: Learner) -> jax.Array | float:

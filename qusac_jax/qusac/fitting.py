@@ -141,7 +141,7 @@ def _start(problem: _Problem, key: chex.PRNGKey) -> _Progress:
     if problem.config.stop_rule == "mean":
         before = _judged(problem.config, _holdout_errors(problem, dynamics.params)[0])
     else:
-        before = jnp.full((num_members, problem.model.observation_size + 1), jnp.inf)
+        before = jnp.full((num_members, problem.model.observation_size + 1), jnp.inf, jnp.float32)
     return _Progress(
         params=dynamics.params,
         opt_state=dynamics.opt_state,
@@ -149,9 +149,9 @@ def _start(problem: _Problem, key: chex.PRNGKey) -> _Progress:
         best_params=dynamics.params,
         best_mse=before,
         has_improved=jnp.bool_(False),
-        kept_mse=jnp.zeros(num_members),
+        kept_mse=jnp.zeros(num_members, jnp.float32),
         kept_scale=dynamics.noise_scale,
-        train_loss=jnp.zeros(num_members),
+        train_loss=jnp.zeros(num_members, jnp.float32),
         stale=jnp.int32(0),
         epoch=jnp.int32(0),
         key=key,
@@ -165,7 +165,9 @@ def _run_epoch(problem: _Problem, progress: _Progress) -> _Progress:
     order = fitting_data.shuffle(
         key_shuffle, problem.num_train, fitting_data.max_train(problem.buffer, config), num_members
     )
-    start = _Weights(progress.params, progress.opt_state, progress.average, jnp.zeros(num_members))
+    start = _Weights(
+        progress.params, progress.opt_state, progress.average, jnp.zeros(num_members, jnp.float32)
+    )
     step = functools.partial(_gradient_step, problem, order)
     end = jax.lax.fori_loop(0, problem.num_steps, step, start)
 
@@ -312,6 +314,6 @@ def _holdout_errors(problem: _Problem, params: networks.Params) -> tuple[jax.Arr
         return jax.tree.map(add, totals, (jnp.square(mean - targets), jnp.exp(log_var)))
 
     num_chunks = (num_holdout + _HOLDOUT_CHUNK - 1) // _HOLDOUT_CHUNK
-    zeros = jnp.zeros((model.num_members, model.observation_size + 1))
+    zeros = jnp.zeros((model.num_members, model.observation_size + 1), jnp.float32)
     totals = jax.lax.fori_loop(0, num_chunks, add_chunk, (zeros, zeros))
     return jax.tree.map(lambda total: total / jnp.maximum(num_holdout, 1), totals)

@@ -31,7 +31,9 @@ def shuffle(key: chex.PRNGKey, length: jax.Array, max_length: int, num_rows: int
         is_in = jnp.arange(max_length) < length
 
         def row(key: chex.PRNGKey) -> jax.Array:
-            return jnp.argsort(jnp.where(is_in, jax.random.uniform(key, is_in.shape), jnp.inf))
+            return jnp.argsort(
+                jnp.where(is_in, jax.random.uniform(key, is_in.shape, jnp.float32), jnp.inf)
+            )
 
         # One after another: drawing and sorting take several times what comes of it.
         return jax.lax.map(row, jax.random.split(key, num_rows))
@@ -176,7 +178,7 @@ def _fold(
 
 def _mean_and_std(rows: _Rows, buffer: replay.Buffer) -> tuple[jax.Array, jax.Array]:
     """`[I]` each, over D; the deviation of what is constant is 1."""
-    count = jnp.maximum(buffer.size, 1)
+    count = jnp.maximum(buffer.size, 1).astype(jnp.float32)
     # From the first row on, so that the mean of what is constant is exact.
     origin = rows(jax.tree.map(lambda x: x[0], buffer.data))
     zeros = jnp.zeros_like(origin)

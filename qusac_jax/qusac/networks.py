@@ -82,8 +82,9 @@ class Dense(nn.Module):
             "kernel",
             stacked(self.kernel_init, self.stack),
             (*self.stack, x.shape[-1], self.features),
+            jnp.float32,
         )
-        bias = self.param("bias", nn.initializers.zeros, (*self.stack, self.features))
+        bias = self.param("bias", nn.initializers.zeros, (*self.stack, self.features), jnp.float32)
         product = jnp.matmul(x, kernel, precision=self.precision)
         return product + (bias[..., None, :] if self.stack else bias)
 
@@ -123,8 +124,8 @@ class Normalize(nn.Module):
     def __call__(self, observation: jax.Array) -> jax.Array:
         """Mean 0 and variance 1 until they are set, which leaves observations as they are."""
         shape = observation.shape[-1:]
-        mean = self.param("mean", nn.initializers.zeros, shape)
-        variance = self.param("variance", nn.initializers.ones, shape)
+        mean = self.param("mean", nn.initializers.zeros, shape, jnp.float32)
+        variance = self.param("variance", nn.initializers.ones, shape, jnp.float32)
         mean, variance = jax.lax.stop_gradient((mean, variance))
         return (observation - mean) / deviation(variance)
 

@@ -75,7 +75,8 @@ def init(key: chex.PRNGKey, config: Config, observation_size: int, action_size: 
     """Random parameters, targets equal to them."""
     key_actor, key_critic, key_unet = jax.random.split(key, 3)
     parts = build(config, action_size)
-    observation, action = jnp.zeros((1, observation_size)), jnp.zeros((1, action_size))
+    sizes = (observation_size, action_size)
+    observation, action = (jnp.zeros((1, size), jnp.float32) for size in sizes)
     actor = parts.actor.init(key_actor, observation)
     critic = parts.critic.init(key_critic, observation, action)
     unet: networks.Params = None
@@ -93,6 +94,6 @@ def init(key: chex.PRNGKey, config: Config, observation_size: int, action_size: 
         critic_opt=parts.critic_optimizer.init(critic),
         unet_opt=parts.unet_optimizer.init(unet),
         temperature_opt=parts.temperature_optimizer.init(log_temperature),
-        local_max=jnp.zeros(()),
+        local_max=jnp.zeros((), jnp.float32),
         num_updates=jnp.zeros((), jnp.int32),
     )

@@ -131,7 +131,7 @@ def _first_actions(
     """Which rollouts take a random action first, `[N, B, 1]`, and uniform ones `[N, B, A]`."""
     key_which, key_action = jax.random.split(key)
     which = jax.random.bernoulli(key_which, share, (*shape[:-1], 1))
-    return which, jax.random.uniform(key_action, shape, minval=-1.0, maxval=1.0)
+    return which, jax.random.uniform(key_action, shape, jnp.float32, -1.0, 1.0)
 
 
 def _draw(
@@ -148,7 +148,7 @@ def _draw(
     if randomize_members:
         order = jax.random.permutation(key_order, num_rollouts)
         inverse = jnp.argsort(order)
-    noise = jax.random.normal(key_noise, (num_rollouts * num_outputs,))
+    noise = jax.random.normal(key_noise, (num_rollouts * num_outputs,), jnp.float32)
     return _Draws(is_first, key_action, noise, order, inverse)
 
 

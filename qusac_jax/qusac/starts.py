@@ -90,4 +90,5 @@ def _mean_reward(real: replay.Buffer[Transition]) -> jax.Array:
     """Mean over D of max(reward, 0), divided by the largest; `[]` in [0, 1], 0 if none is > 0."""
     positive = jnp.maximum(real.data.reward, 0.0)  # slots never written have 0
     most = jnp.max(positive)
-    return jnp.sum(positive) / (jnp.maximum(real.size, 1) * jnp.where(most > 0.0, most, 1.0))
+    count = jnp.maximum(real.size, 1).astype(jnp.float32)
+    return jnp.sum(positive) / (count * jnp.where(most > 0.0, most, 1.0))

@@ -9,6 +9,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from qusac_jax._checks import check_key
 from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import multistep, networks, parts, replay, rollouts
 from qusac_jax.qusac.config import Config
@@ -62,7 +63,9 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
                 lambda x: jnp.zeros((config.num_members, *x.shape), x.dtype), steps
             )
         if config.unet_looks_ahead:
-            data = multistep.ahead(model_data.data, jnp.zeros(capacity), 1, config.discount)
+            data = multistep.ahead(
+                model_data.data, jnp.zeros(capacity, jnp.float32), 1, config.discount
+            )
             model_data = replay.Buffer(jax.tree.map(jnp.zeros_like, data), *model_data[1:])
     return TrainState(
         learner=parts.init(key_learner, config, *sizes),
@@ -92,14 +95,17 @@ def act(
         task: the environment's sizes.
 
     Returns:
-        `[..., A]` in [-1, 1].
+        `[..., A]` float32 in [-1, 1].
 
     Raises:
-        ValueError: for observations of another size.
+        ValueError: for observations of another size, or a key that is none, such as a seed.
     """
+    if key is not None:
+        check_key(key)
     shape = jnp.shape(observation)
     if not shape or shape[-1] != task.observation_size:
         raise ValueError(f"observation must have shape [..., {task.observation_size}], got {shape}")
+    observation = jnp.asarray(observation, jnp.float32)
     module = parts.actor(config, task.action_size)
     if key is None:
         return networks.mean_action(module, actor, observation)
