@@ -1,7 +1,6 @@
 """Whole runs on the device, against the same run with its environments stepped by the host."""
 
 import collections
-import csv
 import dataclasses
 import json
 import os
@@ -21,6 +20,7 @@ from experiments.training.setup import Setup
 from qusac_jax import environments
 from qusac_jax.qusac import presets
 from qusac_jax.qusac.config import Config
+from tests import run_files
 from tests.experiments.test_online import run, start, wait_for_checkpoint
 from tests.sizes import small
 
@@ -48,7 +48,7 @@ def make(kind, path, config=CONFIG, env=ENV, num_steps=50):
 
 
 def metrics(of_run):
-    return np.genfromtxt(of_run._directory.path / "metrics.csv", delimiter=",", names=True)
+    return run_files.metrics(of_run._directory.path)
 
 
 @pytest.fixture(scope="module")
@@ -207,8 +207,7 @@ def test_a_task_of_brax_is_learned_from(tmp_path):
     flags = [*TINY, "--preset=sac", "--env=brax:inverted_pendulum"]
     code, out, err = run(*flags, f"--workdir={tmp_path}/run")
     assert code == 0, out + err
-    with (tmp_path / "run" / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = run_files.metrics_rows(tmp_path / "run")
     # A reward of 1 for every step that the pole stands, and an untrained policy lets it fall.
     assert all(2 <= float(row["eval_task_return"]) < 1000 for row in rows)
     assert float(rows[-1]["replay_size"]) == 60

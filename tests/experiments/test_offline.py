@@ -1,6 +1,5 @@
 """Offline training as a person runs it, on a dataset made here."""
 
-import csv
 import dataclasses
 import functools
 import json
@@ -22,6 +21,7 @@ from experiments.training.offline_run import OfflineRun
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.policy import load_actor
 from qusac_jax.qusac import networks, replay
+from tests.run_files import metrics_rows
 from tests.short_env import LIMIT
 
 ENV = "gym:tests.short_env:Short-v0"
@@ -93,13 +93,8 @@ def finished(tmp_path_factory):
     return workdir
 
 
-def rows_of(workdir):
-    with (workdir / "metrics.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 def test_a_run_leaves_scores_and_facts_behind(finished, dataset):
-    rows = rows_of(finished)
+    rows = metrics_rows(finished)
     assert [(float(row["step"]), float(row["seed"])) for row in rows] == [
         (step, seed) for step in (0, 4, 8, 12) for seed in (0, 1)
     ]
@@ -256,7 +251,7 @@ def test_networks_read_observations_in_units_of_the_dataset(dataset, tmp_path, c
 @pytest.mark.parametrize("preset", ["mopo", "combo", "sac"])
 def test_baselines_train(tmp_path, preset):
     assert train(tmp_path / "run", f"--preset={preset}", "--num_seeds=1", "--num_steps=4") == 0
-    assert len(rows_of(tmp_path / "run")) == 2
+    assert len(metrics_rows(tmp_path / "run")) == 2
 
 
 def test_the_papers_sizes_fit_into_16_gb():
@@ -300,12 +295,12 @@ def test_an_offline_agent_goes_on_online(finished, dataset, tmp_path, capsys):
     assert config["critic_hidden"] == [8]
     assert config["dynamics"]["normalize_inputs"] == "deviation"
     assert config["real_ratio"] == 0.5
-    rows = rows_of(workdir)
+    rows = metrics_rows(workdir)
     # D holds the dataset before the first step, and one transition more after each.
     assert [float(row["replay_size"]) for row in rows[::2]] == [
         dataset.num_transitions + step for step in (0, 4, 8)
     ]
-    last, first = rows_of(finished)[-2:], rows[:2]
+    last, first = metrics_rows(finished)[-2:], rows[:2]
     assert [row["alpha"] for row in first] == [row["alpha"] for row in last]
     # Two steps are too few to learn from: the policy is the offline run's, for each seed.
     short = tmp_path / "short"
@@ -558,5 +553,5 @@ def test_rows_without_a_next_observation_reach_no_model(without_next, tmp_path, 
     there = tmp_path / "online"
     few = ["--num_steps=2", "--eval_every=2", "--num_seeds=1", f"--workdir={there}"]
     assert online.main([*ONLINE, own, *few, f"--init_from={workdir}"]) == 0
-    sizes = [float(row["replay_size"]) for row in rows_of(there)]
+    sizes = [float(row["replay_size"]) for row in metrics_rows(there)]
     assert sizes == [known, known + 2]

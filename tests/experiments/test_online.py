@@ -1,6 +1,5 @@
 """The main program as a person runs it: files, interruptions, mistakes."""
 
-import csv
 import json
 import os
 import pathlib
@@ -17,6 +16,7 @@ import pytest
 
 import qusac_jax
 from experiments.run_directory import RunDirectory
+from tests.run_files import change_config, metrics, metrics_rows
 
 ROOT = pathlib.Path(__file__).parents[2]
 ENV = "gym:tests.short_env:Short-v0"
@@ -85,8 +85,7 @@ def finished(tmp_path_factory):
 
 
 def test_a_run_leaves_everything_behind(finished):
-    with (finished / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = metrics_rows(finished)
     assert [(float(r["step"]), float(r["seed"])) for r in rows] == [
         (step, seed) for step in (0, 20, 40, 60, 80) for seed in (0, 1)
     ]
@@ -119,10 +118,7 @@ def test_a_seed_alone_is_the_seed_among_others(finished, tmp_path):
     workdir = tmp_path / "run"
     code, out, err = run(*TINY, "--num_seeds=1", "--seed=1", f"--workdir={workdir}")
     assert code == 0, out + err
-    both, alone = (
-        np.genfromtxt(path / "metrics.csv", delimiter=",", names=True)
-        for path in (finished, workdir)
-    )
+    both, alone = metrics(finished), metrics(workdir)
     for name in both.dtype.names:
         np.testing.assert_allclose(
             alone[name], both[both["seed"] == 1][name], rtol=1e-2, atol=1e-3, err_msg=name
@@ -270,8 +266,7 @@ def without_checkpoints_and_summary(path):
 
 def as_of_seed_seven(path):
     """The checkpoints stay those of seeds 0 and 1."""
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**config, "seed": 7}))
+    change_config(path, seed=7)
 
 
 @pytest.mark.parametrize(

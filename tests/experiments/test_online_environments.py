@@ -1,6 +1,5 @@
 """Training in environments with bugs, or with state that cannot be saved, as a person runs it."""
 
-import csv
 import json
 
 import gymnasium
@@ -9,6 +8,7 @@ import pytest
 
 from experiments import online
 from tests.environments import hidden_state
+from tests.run_files import metrics_rows
 
 FLAGS = [
     "--termination=never",
@@ -113,8 +113,7 @@ def test_what_cannot_be_saved_is_refused_or_begins_anew(run):
     assert summary["episodes_began_anew_at"] == [40]
     assert summary["termination_disagreements"]["transitions"] == 60
     assert summary["termination_disagreements"]["missed"][0] >= first["missed"][0]
-    with (workdir / "metrics.csv").open() as file:
-        assert [float(row["step"]) for row in csv.DictReader(file)] == [0, 20, 40, 60]
+    assert [float(row["step"]) for row in metrics_rows(workdir)] == [0, 20, 40, 60]
 
 
 @pytest.mark.slow

@@ -10,32 +10,13 @@ import pytest
 
 from experiments import figures, plot, results, run_reader, run_settings, style
 from qusac_jax.qusac.config import Config
-
-HEADER = "step,seed,eval_return,eval_task_return,mean_q"
+from tests.run_files import HEADER, change_config, rows_for, write_run
 
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
     """The bootstrap is rliable's, and here only its ends are looked at."""
     monkeypatch.setattr(results, "_RESAMPLES", 200)
-
-
-def write_run(path, env, method, rows, preset="qusac", header=HEADER, tail=""):
-    path.mkdir(parents=True)
-    config = {"env": env, "method": method, "preset": preset, "seed": 0, "num_seeds": 1}
-    (path / "config.json").write_text(json.dumps(config))
-    lines = [header, *(",".join(map(str, row)) for row in rows)]
-    (path / "metrics.csv").write_text("\n".join(lines) + "\n" + tail)
-    return path
-
-
-def rows_for(seeds, finals, steps=(0, 100, 200)):
-    """Straight lines from 0 to the final return; 1 more without action cost."""
-    return [
-        (step, seed, final * step / steps[-1], final * step / steps[-1] + 1, 0.0)
-        for step in steps
-        for seed, final in zip(seeds, finals, strict=True)
-    ]
 
 
 def test_mean_and_standard_error_by_hand(tmp_path):
@@ -91,9 +72,7 @@ def test_what_a_finished_run_has_lost_is_named(tmp_path, capsys, seeds, missing)
 def test_steps_of_two_kinds_are_not_one_axis(tmp_path, capsys):
     online = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [1.0]))
     offline = write_run(tmp_path / "b", "pendulum", "mopo", rows_for([0], [1.0]))
-    config = json.loads((offline / "config.json").read_text())
-    config["dataset"] = {"dataset": "d", "sha256": "0123456789"}
-    (offline / "config.json").write_text(json.dumps(config))
+    change_config(offline, dataset={"dataset": "d", "sha256": "0123456789"})
     for runs, is_mixed in (([online, offline], True), ([offline], False), ([online], False)):
         run_reader.read_runs(runs)
         assert ("gradient updates" in capsys.readouterr().err) == is_mixed
@@ -323,10 +302,7 @@ def test_mistakes_end_the_command_with_code_2_and_one_line(tmp_path, capsys, arg
 def test_runs_with_other_settings_are_told_apart(tmp_path):
     runs = [write_run(tmp_path / name, "pendulum", "pombu", rows_for([0], [5.0])) for name in "abc"]
     for run, clip_u in zip(runs, (True, False, False), strict=True):
-        config = json.loads((run / "config.json").read_text())
-        (run / "config.json").write_text(
-            json.dumps(config | {"config": {"clip_u": clip_u, "risk": 1.0}})
-        )
+        change_config(run, config={"clip_u": clip_u, "risk": 1.0})
     grouped = results.group(run_reader.read_runs(runs))
     assert set(grouped["pendulum"]) == {"pombu clip_u=True", "pombu clip_u=False"}
     # Seed 0 with clip_u=False is there twice and counts once.
@@ -345,17 +321,11 @@ def test_broken_runs_do_not_hide_the_others(tmp_path, capsys):
     assert capsys.readouterr().err.count("warning: runs:") == 3
 
 
-def with_settings(run, **settings):
-    config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps(config | {"config": settings}))
-    return run
-
-
 def test_methods_keep_their_colours_and_settings_have_lines_and_letters(tmp_path):
     def run(method, seed, **settings):
         path = tmp_path / f"{method}{seed}"
         rows = rows_for([seed], [5.0])
-        return with_settings(write_run(path, "pendulum", method, rows), **settings)
+        return change_config(write_run(path, "pendulum", method, rows), config=settings)
 
     curves = run_reader.read_runs(
         [
@@ -397,7 +367,8 @@ def test_methods_keep_their_colours_and_settings_have_lines_and_letters(tmp_path
 def test_a_letter_says_what_holds_for_every_task_that_it_marks(tmp_path):
     def run(env, seed, risk):
         path = tmp_path / f"{env}{seed}{risk}"
-        return with_settings(write_run(path, env, "pombu", rows_for([seed], [5.0])), risk=risk)
+        write_run(path, env, "pombu", rows_for([seed], [5.0]))
+        return change_config(path, config={"risk": risk})
 
     runs = [run("pendulum", 0, 1.0), run("pendulum", 1, 1.0), run("pendulum", 0, 0.5)]
     curves = run_reader.read_runs([*runs, run("acrobot", 0, 0.3)])
@@ -414,20 +385,11 @@ def test_runs_on_different_datasets_are_told_apart(tmp_path):
     def run(name, seed, final):
         rows = rows_for([seed], [final])
         path = write_run(tmp_path / f"{name}{seed}", "gym:Pendulum-v1", "pombu", rows)
-        config = json.loads((path / "config.json").read_text())
-        data = {"dataset": name, "sha256": name.encode().hex()}
-        (path / "config.json").write_text(json.dumps(config | {"dataset": data}))
-        return path
+        return change_config(path, dataset={"dataset": name, "sha256": name.encode().hex()})
 
     curves = run_reader.read_runs([run("medium", 0, 1.0), run("expert", 0, 9.0)])
     assert len(curves) == 2
     assert [curve.label.split()[1] for curve in curves] == ["dataset=medium", "dataset=expert"]
-
-
-def with_values(run, **values):
-    config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps(config | values))
-    return run
 
 
 def test_seeds_on_one_dataset_are_of_one_method(tmp_path):
@@ -436,7 +398,7 @@ def test_seeds_on_one_dataset_are_of_one_method(tmp_path):
         for seed, each in enumerate(values):
             path = tmp_path / f"{len(list(tmp_path.iterdir()))}"
             run = write_run(path, "pendulum", "pombu", rows_for([seed], [5.0]))
-            runs.append(with_values(run, **each))
+            runs.append(change_config(run, **each))
         return {curve.label for curve in run_reader.read_runs(runs)}
 
     data = {"dataset": "here/a.hdf5", "sha256": "123456789"}
@@ -468,7 +430,7 @@ def test_a_run_with_odd_steps_or_costs_does_not_end_the_others(tmp_path, capsys)
     good = write_run(tmp_path / "good", "e", "sac", rows_for([0], [5.0]))
     odd = write_run(tmp_path / "odd", "e", "mbpo", [("inf", 0, 1, 1, 1), (1, 0, 1, 1, 1)])
     (odd / "summary.json").write_text(json.dumps({"steps": 5, "seeds": [0]}))
-    costly = with_values(write_run(tmp_path / "cost", "e", "pombu", []), action_cost="abc")
+    costly = change_config(write_run(tmp_path / "cost", "e", "pombu", []), action_cost="abc")
     curves = run_reader.read_runs([good, odd, costly])
     assert {curve.name for curve in curves} == {"sac", "mbpo"}
     said = capsys.readouterr().err
@@ -493,7 +455,8 @@ def test_methods_of_one_preset_have_their_colours_in_aggregates(tmp_path, monkey
 def test_a_further_setting_on_one_task_leaves_the_aggregate_of_the_others(tmp_path, capsys):
     def run(env, method, seed, risk):
         path = tmp_path / f"{env}{method}{seed}{risk}"
-        return with_settings(write_run(path, env, method, rows_for([seed], [5.0])), risk=risk)
+        write_run(path, env, method, rows_for([seed], [5.0]))
+        return change_config(path, config={"risk": risk})
 
     envs, methods = ("acrobot", "pendulum", "point_mass"), ("mbpo", "pombu")
     runs = [run(e, m, seed, 1.0) for e in envs for m in methods for seed in range(2)]
@@ -513,7 +476,7 @@ def test_the_first_settings_are_those_of_a_run(tmp_path):
     for seed, settings in enumerate(({"risk": 0.3, "length": 5}, {"risk": 1.0, "length": 25})):
         rows = rows_for([seed], [5.0], (0, 100))
         run = write_run(tmp_path / str(seed), "pendulum", "pombu", rows)
-        runs.append(with_settings(run, **settings))
+        runs.append(change_config(run, config=settings))
     # The commonest of both would be a length of 25 and a risk of 0.3.
     styles, spelled = figures.curve_styles(run_reader.read_runs(runs))
     assert spelled == {"a": "length=5   risk=0.3", "b": "a, but length=25   risk=1.0"}
@@ -526,19 +489,19 @@ def test_a_setting_that_came_later_has_its_default_in_an_earlier_run(tmp_path):
     runs = []
     for seed in range(2):
         run = write_run(tmp_path / str(seed), "pendulum", "pombu", rows_for([seed], [5.0]))
-        runs.append(with_settings(run, **fields))
+        runs.append(change_config(run, config=fields))
         fields["dynamics"] = {"clip_rewards": False}
         fields.pop("roll_out_every", None)
     assert [curve.label for curve in run_reader.read_runs(runs)] == ["pombu", "pombu"]
     fields["dynamics"]["learn_variance_bounds"] = True  # which runs of today cannot have
-    with_settings(runs[1], **fields)
+    change_config(runs[1], config=fields)
     assert [curve.label for curve in run_reader.read_runs(runs)] == [
         "pombu dynamics.learn_variance_bounds=False",
         "pombu dynamics.learn_variance_bounds=True",
     ]
     fields["dynamics"]["learn_variance_bounds"] = False
     fields["roll_out_every"] = 50
-    with_settings(runs[1], **fields)
+    change_config(runs[1], config=fields)
     labels = [curve.label for curve in run_reader.read_runs(runs)]
     assert labels == ["pombu roll_out_every=0", "pombu roll_out_every=50"]
 
@@ -550,7 +513,7 @@ def test_settings_without_effect_tell_nothing_apart(tmp_path):
             path = tmp_path / f"{method}{len(list(tmp_path.iterdir()))}"
             config = dataclasses.asdict(Config(method=method))
             run = write_run(path, "pendulum", method, rows_for([seed], [5.0]))
-            runs.append(with_settings(run, **config | (fields if seed else {})))
+            runs.append(change_config(run, config=config | (fields if seed else {})))
         return {curve.label for curve in run_reader.read_runs(runs)}
 
     assert labels("ensemble_mean", risk=0.5, unet_steps=3) == {"ensemble_mean"}
@@ -590,8 +553,7 @@ def test_seeds_that_are_no_integers_are_damage(tmp_path, seed):
 @pytest.mark.parametrize("field", ["env", "method", "preset"])
 def test_an_empty_name_is_a_missing_one(tmp_path, field):
     run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [5.0]))
-    config = json.loads((run / "config.json").read_text()) | {field: " "}
-    (run / "config.json").write_text(json.dumps(config))
+    change_config(run, **{field: " "})
     with pytest.raises(ValueError, match=f"has no {field}; leave this run out"):
         run_reader.read_runs([run])
 
@@ -601,9 +563,9 @@ def test_an_empty_name_is_a_missing_one(tmp_path, field):
 )
 def test_odd_names_are_drawn_and_written(tmp_path, name):
     run = write_run(tmp_path / "a", name, name, rows_for([0, 1], [5.0, 6.0]))
-    with_settings(run, **{name: name})
+    change_config(run, config={name: name})
     other = write_run(tmp_path / "b", name, name, rows_for([2], [5.0]))
-    with_settings(other, **{name: name * 2})
+    change_config(other, config={name: name * 2})
     assert plot.main(["plot", str(run), str(other), f"--output={tmp_path}"]) == 0
     assert (tmp_path / "learning_curves.png").stat().st_size < 500_000
     assert "\x00" not in (tmp_path / "learning_curves.csv").read_text(encoding="utf-8")
@@ -640,9 +602,11 @@ def test_hyperparameters_of_a_time_without_groups_have_todays_names(tmp_path, mo
     monkeypatch.setattr(run_settings.unread, "names", lambda config, is_offline: set())
     rows = rows_for([0], [5.0])
     old = write_run(tmp_path / "old", "pendulum", "pombu", rows)
-    with_settings(old, risk=1.0, dynamics_hidden=8, nll_beta=0.75, fit_max_epochs=50)
+    earlier = {"risk": 1.0, "dynamics_hidden": 8, "nll_beta": 0.75, "fit_max_epochs": 50}
+    change_config(old, config=earlier)
     new = write_run(tmp_path / "new", "pendulum", "pombu", rows)
-    with_settings(new, risk=1.0, dynamics={"hidden": 8, "nll_beta": 0.5, "max_epochs": 50})
+    dynamics = {"hidden": 8, "nll_beta": 0.5, "max_epochs": 50}
+    change_config(new, config={"risk": 1.0, "dynamics": dynamics})
     labels = [curve.label for curve in run_reader.read_runs([old, new])]
     assert labels == ["pombu dynamics.nll_beta=0.75", "pombu dynamics.nll_beta=0.5"]
 

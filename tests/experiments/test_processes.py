@@ -15,6 +15,7 @@ import pytest
 from experiments import offline, online
 from experiments.processes import Processes
 from experiments.training import program
+from tests import run_files
 from tests.experiments.test_offline import ONLINE as CONTINUED
 from tests.experiments.test_offline import TINY as OFFLINE
 from tests.experiments.test_offline import dataset as dataset  # a fixture
@@ -71,9 +72,7 @@ def ended(processes):
 
 def check_same(path, other):
     """Two runs have the same results, up to rounding."""
-    one, two = (
-        np.genfromtxt(run / "metrics.csv", delimiter=",", names=True) for run in (path, other)
-    )
+    one, two = map(run_files.metrics, (path, other))
     assert one.dtype.names is not None
     for column in one.dtype.names:
         np.testing.assert_allclose(one[column], two[column], rtol=1e-3, atol=1e-4, err_msg=column)

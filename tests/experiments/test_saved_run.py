@@ -17,6 +17,7 @@ from qusac_jax import environments
 from qusac_jax.qusac import model
 from tests import events
 from tests.experiments.test_online import ENV, TINY
+from tests.run_files import change_config
 
 STEPS = [40, 60, 80]
 
@@ -168,9 +169,7 @@ def test_what_a_run_does_not_have_is_refused(finished, tmp_path, capsys):
 
 @pytest.mark.parametrize("change", [{"env": "gym:MountainCarContinuous-v0"}, {"num_seeds": 3}])
 def test_a_policy_of_other_sizes_than_the_run_s_is_told(finished, tmp_path, capsys, change):
-    run = shutil.copytree(finished, tmp_path / "run")
-    about = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps(about | change))
+    run = change_config(shutil.copytree(finished, tmp_path / "run"), **change)
     assert evaluate.main(["evaluate", str(run), "--episodes=1"]) == 2
     assert "its policy is of other sizes or seeds than config.json" in capsys.readouterr().err
 
@@ -248,9 +247,7 @@ def test_inspect_leaves_out_what_a_run_has_removed_meanwhile(
 
 def test_scoring_a_policy_asks_no_termination(finished, tmp_path):
     run = shutil.copytree(finished, tmp_path / "run")
-    config = json.loads((run / "config.json").read_text()) | {"termination": "no_module:function"}
-    (run / "config.json").write_text(json.dumps(config))
-    saved = SavedRun(run)
+    saved = SavedRun(change_config(run, termination="no_module:function"))
     for step in (40, 80):
         assert saved.actor(step)[0] == step
     with pytest.raises(ValueError, match="no_module"):

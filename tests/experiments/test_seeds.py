@@ -12,6 +12,7 @@ import pytest
 
 from experiments import memory
 from qusac_jax import _memory, qusac
+from tests import run_files
 from tests.experiments.test_offline import TINY as OFFLINE
 from tests.experiments.test_offline import dataset as dataset  # a fixture
 from tests.experiments.test_online import TINY as ONLINE
@@ -110,9 +111,9 @@ for directory, count, steps in {runs}:
     assert code == 0, (directory, count, steps)
 """)
     one, other = tmp_path / "one", tmp_path / "two"
-    expected = np.genfromtxt(one / "metrics.csv", delimiter=",", names=True)
+    expected = run_files.metrics(one)
     assert set(expected["seed"]) == set(range(NUM_SEEDS))
-    metrics = np.genfromtxt(other / "metrics.csv", delimiter=",", names=True)
+    metrics = run_files.metrics(other)
     for column in expected.dtype.names:
         np.testing.assert_allclose(
             metrics[column], expected[column], rtol=1e-3, atol=1e-4, err_msg=column

@@ -24,7 +24,7 @@ from experiments.suite.planning import Combinations, PlannedRun, plan
 from qusac_jax.qusac import presets
 from tests.experiments.test_online import ENV, ROOT, TINY
 from tests.experiments.test_plot import few_resamples as few_resamples  # a fixture of all tests
-from tests.experiments.test_plot import rows_for, write_run
+from tests.run_files import change_config, metrics, rows_for, write_run
 
 # The run of the other tests, without what a suite says itself.
 FLAGS = [flag for flag in TINY if not flag.startswith(("--env=", "--num_seeds="))]
@@ -143,7 +143,7 @@ def test_a_run_that_outlives_its_killed_suite_is_followed_and_not_run_twice(tmp_
     assert f"{SHORT}-s0: is running already" in out
     assert f"{SHORT}-s0: started" not in out
     assert len(list(jobs.glob("*_submitted.pkl"))) == 1
-    steps = np.genfromtxt(run / "metrics.csv", delimiter=",", names=True)["step"]
+    steps = metrics(run)["step"]
     np.testing.assert_array_equal(steps, np.arange(0, 2001, 20))
 
 
@@ -690,9 +690,7 @@ def test_report_by_hand(tmp_path, capsys):
         for env in ("pendulum", "ball_in_cup"):
             name = f"{env}-{method}-s0"
             write_run(tmp_path / "runs" / name, env, method, rows_for([0, 1], finals, steps))
-            config = tmp_path / "runs" / name / "config.json"
-            values = json.loads(config.read_text()) | {"num_steps": 50_000}
-            config.write_text(json.dumps(values | {"action_cost": 0.0}))
+            change_config(tmp_path / "runs" / name, num_steps=50_000, action_cost=0.0)
             finish(tmp_path / "runs" / name, steps=50_000)
     finish(tmp_path / "runs" / "pendulum-upper_bound-s0", steps=20_000)
     text, unfinished = report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
@@ -726,8 +724,7 @@ def test_action_costs_make_a_ladder_beside_the_published_one(tmp_path):
         write_run(
             run, "pendulum", "ensemble_mean", rows_for([0, 1], returns, steps), preset="paper_sac"
         )
-        config = json.loads((run / "config.json").read_text())
-        (run / "config.json").write_text(json.dumps(config | {"action_cost": cost}))
+        change_config(run, action_cost=cost)
     text, _ = report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
     assert (tmp_path / "action_costs.png").stat().st_size > 10_000
     curves = report.run_reader.read_runs((tmp_path / "runs").iterdir(), smooth=10)
@@ -753,9 +750,7 @@ def test_rungs_are_of_one_setting(tmp_path):
     for seed, (cost, risk) in enumerate(((0.0, 1.0), (0.0, 0.5), (0.1, 1.0))):
         run = tmp_path / f"{seed}"
         write_run(run, "pendulum", "pombu", rows_for([seed], [100.0 * seed]))
-        config = json.loads((run / "config.json").read_text())
-        fields = {"action_cost": cost, "config": {"risk": risk}}
-        (run / "config.json").write_text(json.dumps(config | fields))
+        change_config(run, action_cost=cost, config={"risk": risk})
         runs.append(run)
     curves = report.run_reader.read_runs(runs)
     found = ladder.ladders(curves, lambda curve: float(curve.y[-1]))["pendulum"]
@@ -772,8 +767,7 @@ def test_a_ladder_is_of_one_step_and_does_not_wait_for_runs_that_have_made_none(
         run = tmp_path / "runs" / f"pendulum-cost{cost}-sac-s0"
         rows = rows_for([0], [last / 100], tuple(range(0, last + 1, 1_000)) if last else (0, 1))
         write_run(run, "pendulum", "sac", rows if last else rows[:1])
-        config = json.loads((run / "config.json").read_text())
-        (run / "config.json").write_text(json.dumps(config | {"action_cost": cost}))
+        change_config(run, action_cost=cost)
     drawn = []
     draw = lambda ours, theirs, path, *, steps, y: drawn.append((ours, dict(steps)))
     monkeypatch.setattr(ladder, "draw", draw)
@@ -843,9 +837,7 @@ def test_the_published_sac_makes_as_many_updates_as_the_paper_s(tmp_path):
         rows = rows_for([0], [500.0], (0, 50_000))
         run = tmp_path / "runs" / f"pendulum-{preset}-s0"
         write_run(run, "pendulum", "ensemble_mean", rows, preset=preset)
-        config = json.loads((run / "config.json").read_text())
-        updates = {"updates_per_step": 1 if preset == "sac" else 10}
-        (run / "config.json").write_text(json.dumps(config | {"config": updates}))
+        change_config(run, config={"updates_per_step": 1 if preset == "sac" else 10})
     text, _ = report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
     last = {
         line.split(" | ")[1]: line.split(" | ")[-2:]

@@ -1,7 +1,6 @@
 """The command `experiments.tabular` and its files."""
 
 import contextlib
-import csv
 import dataclasses
 import json
 import os
@@ -23,6 +22,7 @@ from matplotlib.figure import Figure
 from experiments import heat_maps
 from experiments.tabular import catalogue, command, finished_runs, recorded_run, setup
 from qusac_jax.tabular import agent, environments, experiment, problems
+from tests.run_files import change_config, metrics_rows
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -47,7 +47,7 @@ def test_run_writes_metrics_summary_and_figure(tmp_path, capsys):
     assert summary["length"] == 3
     assert summary["num_seeds"] == 2
     assert summary["seconds_per_episode"] > 0
-    rows = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    rows = metrics_rows(tmp_path)
     assert len(rows) == 2 * 20
     for seed in range(2):
         own = [row for row in rows if row["seed"] == str(seed)]
@@ -135,8 +135,7 @@ def test_results_are_never_overwritten_by_fewer_or_none(tmp_path, capsys):
 def test_checkpoints_of_another_run_are_refused(tmp_path, capsys):
     options = ("--length=3", "--method=psrl", "--num_seeds=1", f"--workdir={tmp_path}")
     assert run(*options, "--num_episodes=6") == 0
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "seeds": [7]}))
+    change_config(tmp_path, seeds=[7])
     names = ("metrics.csv", "summary.json", "config.json")
     before = [(tmp_path / name).read_bytes() for name in names]
     assert run(*options, "--num_episodes=8", "--seed=7") == 2
@@ -271,7 +270,7 @@ def test_inspect_draws_heat_maps(tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text())["num_episodes"] == 4
     assert (tmp_path / "metrics.csv").read_text().count("\n") == 1 + 4
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "git_commit": "another"}))
+    change_config(tmp_path, git_commit="another")
     assert run(*options) == 0
     again = json.loads((tmp_path / "config.json").read_text())
     assert again["git_commit"] == config["git_commit"]
@@ -399,7 +398,7 @@ def test_grid_from_a_map_with_known_successors(tmp_path):
     summary = json.loads((workdir / "summary.json").read_text())
     assert summary["env"] == "yard_support"
     assert summary["warnings"] == []
-    assert {row["unsolved"] for row in csv.DictReader((workdir / "metrics.csv").open())} == {"0"}
+    assert {row["unsolved"] for row in metrics_rows(workdir)} == {"0"}
 
 
 @pytest.mark.slow
@@ -466,7 +465,7 @@ def test_unsolved_systems_are_counted_and_warned_of(tmp_path, capsys, monkeypatc
     options = ("--env=maze", "--size=4", "--support", "--method=pombu", "--num_seeds=1")
     assert run(*options, "--num_episodes=3", f"--workdir={tmp_path}") == 0
     jax.clear_caches()
-    rows = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    rows = metrics_rows(tmp_path)
     unsolved = [int(row["unsolved"]) for row in rows]
     assert sum(unsolved) > 0
     warnings = json.loads((tmp_path / "summary.json").read_text())["warnings"]
