@@ -2,14 +2,14 @@
 
 import functools
 import os
-import pathlib
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+from tests.programs import ROOT
+
 # With their arguments: the loop of one's own ends soon after its first learning steps.
 EXAMPLES = {"own_loop": ["1010"], "ube_in_jax": []}
 

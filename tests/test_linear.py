@@ -1,7 +1,6 @@
 """Linear systems: against NumPy, differentiated, and many at once."""
 
 import functools
-import pathlib
 import subprocess
 import sys
 import textwrap
@@ -12,8 +11,7 @@ import numpy as np
 import pytest
 
 from qusac_jax import _likely_paths, linear
-
-ROOT = pathlib.Path(__file__).parents[1]
+from tests.programs import ROOT
 
 
 def systems(batch, size=4):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import subprocess
 import tomllib
 
@@ -10,7 +9,8 @@ import nbclient
 import nbformat
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+from tests.programs import ROOT
+
 NOTEBOOK = ROOT / "notebooks" / "colab.ipynb"
 
 

@@ -1,8 +1,6 @@
 """Sparse transitions: the dense result in every function that takes them, gradients, checks."""
 
 import functools
-import os
-import pathlib
 import subprocess
 import sys
 import textwrap
@@ -17,8 +15,8 @@ from hypothesis import strategies as st
 
 from qusac_jax import _sparse_products, linear, sparse, ube
 from qusac_jax.tabular import problems
+from tests import programs
 
-ROOT = pathlib.Path(__file__).parents[1]
 ENSEMBLE_SOLVERS = {
     **{form: functools.partial(ube.solve_exact, form=form) for form in ube.FORMS},
     "pombu": ube.solve_pombu,
@@ -362,11 +360,10 @@ def test_sharded_over_two_devices_along_members_or_states():
             for ours, theirs in zip(result[:4], expected[:4]):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
     """
-    count = " --xla_force_host_platform_device_count=2"
     subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + count},
+        cwd=programs.ROOT,
+        env=programs.with_devices(2),
         check=True,
         timeout=240,
     )

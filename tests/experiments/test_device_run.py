@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -20,13 +21,13 @@ from experiments.training.setup import Setup
 from qusac_jax import environments
 from qusac_jax.qusac import presets
 from qusac_jax.qusac.config import Config
-from tests import run_files
-from tests.experiments.test_online import run, start, wait_for_checkpoint
+from tests import programs, run_files
 from tests.sizes import small
 
 ENV = "functional:tests.pendulum:Pendulum"
 CONFIG = small(Config(num_members=2))
 SEEDS = [0, 1]
+run = functools.partial(programs.run, "online", num_devices=1)
 
 
 def make(kind, path, config=CONFIG, env=ENV, num_steps=50):
@@ -159,7 +160,7 @@ TINY = [
 def alone(tmp_path_factory):
     """The workdir of a run of the program that nothing has disturbed, on one device."""
     workdir = tmp_path_factory.mktemp("runs") / "alone"
-    code, out, err = run(*TINY, f"--workdir={workdir}", num_devices=1)
+    code, out, err = run(*TINY, f"--workdir={workdir}")
     assert code == 0, out + err
     return workdir
 
@@ -173,8 +174,8 @@ def test_the_program_runs_on_the_device_by_itself_and_survives_kill_9(alone, tmp
     assert summary["compilations"]["run_episodes"] == 1
     assert summary["compilations"]["diagnose"] == 1
     assert "train_step" not in summary["compilations"]
-    process = start(*TINY, f"--workdir={killed}")
-    wait_for_checkpoint(process, killed)
+    process = programs.start("online", *TINY, f"--workdir={killed}", num_devices=1)
+    programs.wait_until(lambda: programs.has_checkpoint(killed), process)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=120)
     if process.returncode == 0:

@@ -10,19 +10,12 @@ import time
 import pytest
 
 from experiments import interrupts
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests import programs
 
 
 def start(program):
     """The program, once it catches SIGTERM: before that, Python has just begun."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", f"experiments.{program}"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = programs.start(program)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
@@ -62,7 +55,11 @@ def test_signals_while_modules_are_imported(program, number, delay):
 def test_importing_the_package_leaves_the_handlers_alone():
     code = "import signal, experiments.cli as _; print(signal.getsignal(signal.SIGTERM).name)"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        cwd=programs.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.stdout == "SIG_DFL\n", done.stderr
 

@@ -1,7 +1,6 @@
 """What programs set of JAX: a folder of compiled functions that cannot harm, and determinism."""
 
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -10,8 +9,8 @@ import pytest
 from absl import flags
 
 from experiments import jax_settings
+from tests.programs import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 NAMES = (
     "jax_compilation_cache_dir",
     "jax_compilation_cache_max_size",

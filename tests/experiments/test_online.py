@@ -1,14 +1,12 @@
 """The main program as a person runs it: files, interruptions, mistakes."""
 
+import functools
 import json
 import os
-import pathlib
 import re
 import shutil
 import signal
 import subprocess
-import sys
-import time
 
 import jax
 import numpy as np
@@ -16,9 +14,9 @@ import pytest
 
 import qusac_jax
 from experiments.run_directory import RunDirectory
+from tests import programs
 from tests.run_files import change_config, metrics, metrics_rows
 
-ROOT = pathlib.Path(__file__).parents[2]
 ENV = "gym:tests.short_env:Short-v0"
 # Everything that happens in a run happens in these 80 steps: episodes terminate and are cut off, D
 # is written over, and the first checkpoint is of trained networks, ten steps after the warm-up.
@@ -45,30 +43,8 @@ TINY = [
 ]
 
 
-def start(*arguments, num_devices=1):
-    count = f" --xla_force_host_platform_device_count={num_devices}"
-    return subprocess.Popen(
-        [sys.executable, "-m", "experiments.online", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + count},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run(*arguments, **options):
-    process = start(*arguments, **options)
-    out, err = process.communicate(timeout=300)
-    return process.returncode, out, err
-
-
-def wait_for_checkpoint(process, workdir):
-    deadline = time.monotonic() + 240
-    while not list(workdir.glob("checkpoints/*/checksums.json")):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "no checkpoint after four minutes"
-        time.sleep(0.02)
+start = functools.partial(programs.start, "online", num_devices=1)
+run = functools.partial(programs.run, "online", num_devices=1)
 
 
 def children_of(pid):
@@ -191,7 +167,7 @@ def test_interrupted_and_continued_equals_undisturbed(
 ):
     workdir = tmp_path / "interrupted"
     process = start(*TINY, f"--workdir={workdir}", f"--env_processes={num_processes}")
-    wait_for_checkpoint(process, workdir)
+    programs.wait_until(lambda: programs.has_checkpoint(workdir), process)
     # As a job manager does, to those that step environments first: two in training, two else.
     children = children_of(process.pid)
     assert len(children) == (4 if num_processes == 2 else 0)

@@ -2,12 +2,10 @@
 
 import json
 import os
-import pathlib
 import signal
 import socket
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -15,13 +13,13 @@ import pytest
 from experiments import offline, online
 from experiments.processes import Processes
 from experiments.training import program
-from tests import run_files
+from tests import programs, run_files
 from tests.experiments.test_offline import ONLINE as CONTINUED
 from tests.experiments.test_offline import TINY as OFFLINE
 from tests.experiments.test_offline import dataset as dataset  # a fixture
 from tests.experiments.test_online import TINY as ONLINE
+from tests.programs import ROOT, has_checkpoint, wait_until
 
-ROOT = pathlib.Path(__file__).parents[2]
 SEEDS = ["--num_seeds=4"]
 ONLINE = [*ONLINE, *SEEDS, "--checkpoint_every=100", "--eval_every=50"]
 
@@ -41,17 +39,8 @@ def start(program, flags, *, count=2):
     """The processes of a run, each with two devices."""
     flags = [*flags, "--distributed", f"--coordinator=127.0.0.1:{free_port()}"]
     flags += [f"--num_processes={count}"]
-    xla = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     return [
-        subprocess.Popen(
-            [sys.executable, "-m", f"experiments.{program}", *flags, f"--process_id={i}"],
-            cwd=ROOT,
-            env={**os.environ, "XLA_FLAGS": xla},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(count)
+        programs.start(program, *flags, f"--process_id={i}", num_devices=2) for i in range(count)
     ]
 
 
@@ -82,14 +71,6 @@ def check_same(path, other):
     assert summaries[0]["seeds"] == list(range(4))
 
 
-def wait_for(path, processes):
-    deadline = time.monotonic() + 240
-    while not path.exists():
-        assert time.monotonic() < deadline
-        assert all(process.poll() is None for process in processes), ended(processes)
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 def test_a_killed_run_goes_on_alone(tmp_path):
     # Statistics of D make networks this small amplify rounding until the runs are two.
@@ -98,7 +79,7 @@ def test_a_killed_run_goes_on_alone(tmp_path):
     assert online.main(["online", *flags, f"--workdir={tmp_path}/alone"]) == 0
     path = tmp_path / "run"
     processes = start("online", [*flags, f"--workdir={path}"])
-    wait_for(path / "checkpoints" / "100" / "checksums.json", processes)
+    wait_until(lambda: has_checkpoint(path, 100), *processes)
     processes[1].kill()
     codes, outputs = ended(processes)
     assert codes == [2, -signal.SIGKILL], outputs
@@ -112,7 +93,7 @@ def test_without_the_first_process_the_others_end_and_the_run_can_be_continued(t
     path = tmp_path / "run"
     flags = [*ONLINE, "--preset=sac", "--num_steps=400", f"--workdir={path}"]
     processes = start("online", flags)
-    wait_for(path / "checkpoints" / "100" / "checksums.json", processes)
+    wait_until(lambda: has_checkpoint(path, 100), *processes)
     processes[0].kill()
     codes, _ = ended(processes)
     assert codes[0] == -signal.SIGKILL
@@ -128,7 +109,7 @@ def test_a_stopped_run_goes_on_together(tmp_path):
     path = tmp_path / "run"
     assert online.main(["online", *flags, "--num_steps=50", f"--workdir={path}"]) == 0
     processes = start("online", [*flags, f"--workdir={path}"])
-    wait_for(path / "checkpoints" / "100", processes)
+    wait_until((path / "checkpoints" / "100").exists, *processes)
     processes[1].send_signal(signal.SIGTERM)
     codes, outputs = ended(processes)
     assert codes == [143, 143], outputs
@@ -147,20 +128,9 @@ def test_tasks_of_slurm_find_each_other(tmp_path):
     # JAX derives the port from the job's number.
     job = next(number for number in range(1, 4096) if not answers(61440 + number))
     slurm = {"SLURM_JOB_ID": f"{job}", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
-    processes = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "experiments.online", *flags, "--distributed"),
-                f"--workdir={tmp_path}/tasks",
-            ],
-            cwd=ROOT,
-            env={**os.environ, **slurm, "SLURM_PROCID": f"{i}", "SLURM_LOCALID": f"{i}"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(2)
-    ]
+    together = [*flags, "--distributed", f"--workdir={tmp_path}/tasks"]
+    of_task = lambda i: slurm | {"SLURM_PROCID": f"{i}", "SLURM_LOCALID": f"{i}"}
+    processes = [programs.start("online", *together, env=os.environ | of_task(i)) for i in range(2)]
     codes, outputs = ended(processes)
     assert codes == [0, 0], outputs
     assert online.main(["online", *flags, f"--workdir={tmp_path}/alone"]) == 0
@@ -268,11 +238,7 @@ def test_who_waits_for_the_others_can_be_stopped(tmp_path, seconds, number, code
     )
     try:
         if number is not None:
-            deadline = time.monotonic() + 120
-            while not answers(port):  # where the others would find it
-                assert time.monotonic() < deadline
-                assert process.poll() is None, process.communicate()
-                time.sleep(0.1)
+            wait_until(lambda: answers(port), process, seconds=120)  # where others would find it
             process.send_signal(number)
         err = process.communicate(timeout=60)[1]
     finally:

@@ -1,8 +1,6 @@
 """Seeds on several devices: any number of them, the same results and files."""
 
 import json
-import os
-import pathlib
 import subprocess
 import sys
 import types
@@ -12,21 +10,19 @@ import pytest
 
 from experiments import memory
 from qusac_jax import _memory, qusac
-from tests import run_files
+from tests import programs, run_files
 from tests.experiments.test_offline import TINY as OFFLINE
 from tests.experiments.test_offline import dataset as dataset  # a fixture
 from tests.experiments.test_online import TINY as ONLINE
 
-ROOT = pathlib.Path(__file__).parents[2]
 NUM_SEEDS = 8  # one on each device
 
 
 def on_eight_devices(program):
-    count = " --xla_force_host_platform_device_count=8"
     result = subprocess.run(
         [sys.executable, "-c", f"import jax, sys\n{program}"],
-        cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + count},
+        cwd=programs.ROOT,
+        env=programs.with_devices(8),
         capture_output=True,
         text=True,
     )

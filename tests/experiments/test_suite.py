@@ -22,8 +22,10 @@ from experiments.suite import command as suite
 from experiments.suite import ladder, launching, planning, queue, report, unfinished_runs
 from experiments.suite.planning import Combinations, PlannedRun, plan
 from qusac_jax.qusac import presets
-from tests.experiments.test_online import ENV, ROOT, TINY
+from tests import programs
+from tests.experiments.test_online import ENV, TINY
 from tests.experiments.test_plot import few_resamples as few_resamples  # a fixture of all tests
+from tests.programs import ROOT, has_checkpoint, wait_until
 from tests.run_files import change_config, metrics, rows_for, write_run
 
 # The run of the other tests, without what a suite says itself.
@@ -36,14 +38,9 @@ def command(workdir, *arguments):
 
 
 def start(workdir, *arguments):
-    return subprocess.Popen(
-        [sys.executable, "-m", "experiments.suite", *command(workdir, *arguments)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,  # so that a signal can be sent to all of it
-    )
+    # A session of its own, so that a signal can be sent to all of it.
+    options = {"stderr": subprocess.STDOUT, "start_new_session": True}
+    return programs.start("suite", *command(workdir, *arguments), **options)
 
 
 def processes_of(folder):
@@ -56,18 +53,6 @@ def processes_of(folder):
         except OSError:
             continue
     return sorted(found)
-
-
-def wait_until(condition, process):
-    deadline = time.monotonic() + 240
-    while not condition():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def has_checkpoint(run):
-    return bool(list(run.glob("checkpoints/*/checksums.json")))
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,9 @@ import contextlib
 import dataclasses
 import json
 import os
-import pathlib
 import pty
 import shutil
 import signal
-import subprocess
-import sys
 import termios
 import types
 from typing import Any
@@ -22,9 +19,8 @@ from matplotlib.figure import Figure
 from experiments import heat_maps
 from experiments.tabular import catalogue, command, finished_runs, recorded_run, setup
 from qusac_jax.tabular import agent, environments, experiment, problems
+from tests import programs
 from tests.run_files import change_config, metrics_rows
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def run(*arguments):
@@ -64,13 +60,7 @@ def interrupt(progress, *arguments):
     """
     terminal, its_end = pty.openpty()
     termios.tcsetwinsize(terminal, (24, 80))  # a progress bar needs room
-    process = subprocess.Popen(
-        [sys.executable, "-m", "experiments.tabular", *map(str, arguments)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=its_end,
-        text=True,
-    )
+    process = programs.start("tabular", *arguments, stderr=its_end)
     os.close(its_end)
     shown, is_sent = "", False
     with contextlib.suppress(OSError):  # how the terminal tells that the process has ended
