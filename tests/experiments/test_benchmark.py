@@ -32,8 +32,9 @@ from qusac_jax.qusac import agent, fitting, presets
 from qusac_jax.qusac.state import dynamics_model
 from qusac_jax.task import Task
 from tests import sizes
+from tests.tasks import never
 
-TASK = Task(5, 1, lambda observation, *_: jnp.zeros(observation.shape[:-1], bool))
+TASK = Task(5, 1, never)
 LIMITS = measure.Limits(1e11, 1e10, 1e9)
 FIELDS = {
     *("case", "method", "num_seeds", "per_second", "flops"),

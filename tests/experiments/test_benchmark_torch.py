@@ -12,10 +12,11 @@ from experiments.benchmark import torch_agent, torch_baseline
 from qusac_jax.qusac import agent, learner, model, multistep, networks, presets
 from qusac_jax.task import Task, Transition
 from tests import sizes
+from tests.tasks import never
 
 torch = pytest.importorskip("torch", reason="it is in the extra `bench`")
 
-TASK = Task(3, 2, lambda observation, *_: jnp.zeros(observation.shape[:-1], bool))
+TASK = Task(3, 2, never)
 BATCH = 16
 
 

@@ -15,11 +15,7 @@ from qusac_jax import qusac
 from qusac_jax.qusac import losses, model, multistep, networks
 from qusac_jax.task import Transition
 from tests.sizes import small
-
-
-def never(observation, action, next_observation):
-    return jnp.zeros(observation.shape[:-1], bool)
-
+from tests.tasks import never
 
 TASK = qusac.Task(observation_size=3, action_size=1, termination=never)
 

@@ -12,8 +12,9 @@ from qusac_jax import qusac
 from qusac_jax.qusac import presets, replay
 from qusac_jax.task import Task, Transition
 from tests.sizes import small
+from tests.tasks import ends_beyond
 
-TASK = Task(3, 1, termination=lambda _, __, following: following[..., 0] > 9.0)
+TASK = Task(3, 1, ends_beyond(9.0))
 
 
 def test_agent_and_data_are_there_and_schedules_begin_anew(monkeypatch, tmp_path):

@@ -10,11 +10,12 @@ from experiments import unread
 from qusac_jax import qusac
 from qusac_jax.qusac import presets
 from tests.sizes import small
+from tests.tasks import ends_beyond
 
 PLAIN = dataclasses.replace(presets.get("qusac"), method="ensemble_mean")
 PAPER = presets.get("paper")
 SAC = presets.get("sac")
-TASK = qusac.Task(2, 1, lambda _observation, _action, following: following[..., 0] > 9)
+TASK = qusac.Task(2, 1, ends_beyond(9))
 # Another value for each hyperparameter that may have no effect; λ is left in the program, where it
 # weighs zeros.
 OTHERS = {

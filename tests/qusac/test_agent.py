@@ -26,12 +26,9 @@ from qusac_jax.qusac.config import METHODS, Config
 from qusac_jax.task import Task, Transition
 from tests.networks import constant
 from tests.sizes import small
+from tests.tasks import ends_beyond
 
-TASK = Task(
-    observation_size=3,
-    action_size=2,
-    termination=lambda observation, action, next_observation: next_observation[..., 0] > 3.0,
-)
+TASK = Task(observation_size=3, action_size=2, termination=ends_beyond(3.0))
 SMALL = small(Config(num_members=3))
 
 

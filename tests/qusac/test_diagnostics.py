@@ -9,8 +9,9 @@ from qusac_jax.qusac.config import Config
 from qusac_jax.task import Task, Transition
 from tests.networks import constant
 from tests.sizes import small
+from tests.tasks import ends_beyond
 
-TASK = Task(1, 1, termination=lambda _, __, following: following[..., 0] > 3.0)
+TASK = Task(1, 1, ends_beyond(3.0))
 
 
 def buffer_of(rewards, capacity=6):

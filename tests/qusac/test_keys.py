@@ -11,8 +11,9 @@ from qusac_jax.qusac import agent, presets
 from qusac_jax.qusac.config import Config
 from qusac_jax.task import Task, Transition
 from tests.sizes import small
+from tests.tasks import ends_beyond
 
-TASK = Task(3, 2, termination=lambda _, __, following: following[..., 0] > 3.0)
+TASK = Task(3, 2, ends_beyond(3.0))
 
 
 @pytest.mark.parametrize("verb", ["collect", "train_step", "learn", "fit", "roll_out", "refresh"])

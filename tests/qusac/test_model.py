@@ -10,14 +10,15 @@ from qusac_jax.qusac import agent, model
 from qusac_jax.qusac.config import Config
 from qusac_jax.task import Task
 from tests.sizes import small
+from tests.tasks import ends_beyond
 
-TASK = Task(3, 2, termination=lambda _, __, next_observation: next_observation[..., 0] > 0.5)
+TASK = Task(3, 2, ends_beyond(0.5))
 
 
 def test_members_expect_ends_beyond_the_range_of_the_data():
     config = small(Config(num_members=3))
-    beyond = lambda _, __, next_observation: next_observation[..., 1] > 0.3  # nothing clipped is
-    task = dataclasses.replace(TASK, termination=beyond)
+    # Predictions clipped to the range of the data, 0.3 at most, are not beyond.
+    task = dataclasses.replace(TASK, termination=ends_beyond(0.3, feature=1))
     state = agent.init(jax.random.key(0), config=config, task=task)
     most = jnp.array([jnp.inf, 0.3, jnp.inf, jnp.inf])
     dynamics = state.dynamics._replace(least=-most, most=most)

@@ -12,8 +12,9 @@ from qusac_jax.policy import Policy, load_policy, save_policy
 from qusac_jax.qusac import agent, networks, normalization, presets
 from qusac_jax.task import Task, Transition
 from tests.sizes import small
+from tests.tasks import ends_beyond
 
-TASK = Task(3, 1, termination=lambda _, __, next_observation: next_observation[..., 0] > 1e6)
+TASK = Task(3, 1, ends_beyond(1e6))
 NETWORKS = ("actor", "critic", "target_critic", "unet", "target_unet")
 
 

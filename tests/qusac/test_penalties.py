@@ -13,8 +13,9 @@ from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.penalties import PENALTIES
 from qusac_jax.task import Task, Transition
 from tests.sizes import small
+from tests.tasks import ends_beyond
 
-TASK = Task(3, 2, lambda observation, action, next_observation: next_observation[..., 0] > 1e9)
+TASK = Task(3, 2, ends_beyond(1e9))
 MODEL_BASED = small(
     Config(method="ensemble_mean", critic_data="member", num_members=2, penalty="mopo")
 )

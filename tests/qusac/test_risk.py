@@ -24,6 +24,7 @@ from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.task import Task, Transition
 from tests.sizes import small
+from tests.tasks import ends_beyond
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_a_schedule_may_wait_for_a_positive_reward(awaits, unrewarded):
             presets.get("sac"), risk_schedule="linear:20:0:10", risk_awaits_reward=awaits
         )
     )
-    task = Task(3, 1, termination=lambda _, __, next_observation: next_observation[..., 0] > 9.0)
+    task = Task(3, 1, ends_beyond(9.0))
     run = jax.jit(functools.partial(agent.learn, config=config, task=task, num_updates=5))
     costs = replay.init(4, 3, 1).data._replace(reward=jnp.array([0.0, -1.0, -0.5, 0.0]))
     state = agent.observe(agent.init(jax.random.key(0), config=config, task=task), costs)
@@ -101,7 +102,7 @@ def test_a_schedule_that_waits_stays_at_its_start(highest):
         )
     )
     fixed = dataclasses.replace(waiting, risk=20.0, risk_schedule=None, risk_awaits_reward=False)
-    task = Task(3, 1, termination=lambda _, __, next_observation: next_observation[..., 0] > 9.0)
+    task = Task(3, 1, ends_beyond(9.0))
     keys = jax.random.split(jax.random.key(0), 4)
     observation = jax.random.normal(keys[0], (31, 3))
     data = Transition(

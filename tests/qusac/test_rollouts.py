@@ -10,6 +10,7 @@ from qusac_jax.qusac import multistep, replay, rollouts, starts
 from qusac_jax.qusac.dynamics_network import DynamicsNetwork
 from qusac_jax.task import Transition
 from tests.networks import constant
+from tests.tasks import ends_beyond, never
 
 N = 3
 MODEL = DynamicsNetwork((4,), observation_size=1, num_members=N)
@@ -25,10 +26,6 @@ def counting_dynamics():
 def policy(observation, key):
     del key
     return jnp.zeros((*observation.shape[:-1], 1))
-
-
-def never(observation, action, next_observation):
-    return jnp.zeros(next_observation.shape[:-1], bool)
 
 
 def roll(
@@ -134,7 +131,7 @@ def test_randomized_rollouts_meet_every_member_equally_often():
 
 def test_randomized_rollouts_keep_their_place():
     transitions, mask = roll(
-        lambda s, a, n: n[..., 0] > 150.0,
+        ends_beyond(150.0),
         jnp.arange(30.0).reshape(N, 10, 1) / 100,
         randomize_members=True,
     )
@@ -150,8 +147,7 @@ def test_randomized_rollouts_keep_their_place():
 
 def test_nothing_after_a_predicted_termination_is_masked_in():
     # Member 0 counts 1, 2, 3, ...: over 1.5 it ends, at its second step; members 1 and 2 at once.
-    done = lambda s, a, n: n[..., 0] > 1.5
-    transitions, mask = roll(done, jnp.zeros((N, 2, 1)))
+    transitions, mask = roll(ends_beyond(1.5), jnp.zeros((N, 2, 1)))
     expected = np.array([[1, 1, 1], [1, 0, 0], [0, 0, 0], [0, 0, 0]], bool)
     np.testing.assert_array_equal(mask, np.repeat(expected[:, :, None], 2, axis=2))
     np.testing.assert_array_equal(
@@ -173,7 +169,7 @@ def test_rollouts_stay_in_the_range_of_observations_and_rewards():
     # What is stored is what the rollout goes on from.
     np.testing.assert_array_equal(transitions.observation[1:], transitions.next_observation[:-1])
     # Episodes end where D has never been, too: members 1 and 2 get there.
-    ended, _ = roll(lambda s, a, n: n[..., 0] > 25.5, jnp.zeros((N, 2, 1)), dynamics=bounded)
+    ended, _ = roll(ends_beyond(25.5), jnp.zeros((N, 2, 1)), dynamics=bounded)
     assert not ended.terminated[:, 0].any()
     assert ended.terminated[2, 1].all()
     assert ended.terminated[0, 2].all()
@@ -246,7 +242,7 @@ def test_refill_writes_no_transition_after_termination():
         MODEL,
         counting_dynamics(),
         policy,
-        lambda s, a, n: n[..., 0] > 1.5,
+        ends_beyond(1.5),
         starts.uniform(real),
         empty,
         members,

@@ -14,6 +14,7 @@ from qusac_jax.qusac import agent, presets
 from qusac_jax.task import Task
 from tests.networks import constant
 from tests.sizes import small
+from tests.tasks import ends_beyond
 
 
 def test_U_of_rollouts_is_what_is_propagated_along_them():
@@ -21,7 +22,7 @@ def test_U_of_rollouts_is_what_is_propagated_along_them():
     # every step until the episode ends, and a U-net that says 3.
     config = dataclasses.replace(small(presets.get("explore")), num_members=3, discount=0.9)
     config = dataclasses.replace(config, method="disagreement")
-    task = Task(2, 1, lambda o, a, following: following[..., 0] > 10.5)
+    task = Task(2, 1, ends_beyond(10.5))
     state = agent.init(jax.random.key(0), config=config, task=task)
     params = constant(
         state.dynamics.params, jnp.zeros((3, 6)).at[:, :2].set(jnp.arange(3.0)[:, None])

@@ -13,13 +13,14 @@ from qusac_jax.qusac import agent, presets, replay
 from qusac_jax.task import Task, Transition
 from tests.networks import constant, rising
 from tests.sizes import small
+from tests.tasks import ends_beyond
 
 
 def test_rows_by_hand():
     # Members move the first component by 0, 1 and 2 a step, to the end beyond 4.5; nothing pays.
     # Critics say 1, 2 and 6, of which the last one falls where the states are not those of D.
     config = dataclasses.replace(small(presets.get("qusac")), num_members=3, rollout_length=3)
-    task = Task(2, 1, lambda o, a, following: following[..., 0] > 4.5)
+    task = Task(2, 1, ends_beyond(4.5))
     state = agent.init(jax.random.key(0), config=config, task=task)
     moves = jnp.zeros((3, 6)).at[:, 0].set(jnp.arange(3.0))
     critic = constant(state.learner.critic, jnp.array([1.0, 2.0, 6.0])[:, None, None])
