@@ -40,10 +40,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The workdir of a finished online run of two seeds, to be read only."""
     from experiments import online
-    from tests.experiments.test_online import TINY
+    from tests.tiny import ONLINE
 
     workdir = tmp_path_factory.mktemp("runs") / "run"
-    assert online.main(["online", *TINY, f"--workdir={workdir}"]) == 0
+    assert online.main(["online", *ONLINE, f"--workdir={workdir}"]) == 0
     return workdir
 
 

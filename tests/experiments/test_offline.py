@@ -1,4 +1,4 @@
-"""Offline training as a person runs it, on a dataset made here."""
+"""Offline training as a person runs it, on a small dataset."""
 
 import dataclasses
 import functools
@@ -21,69 +21,18 @@ from experiments.training.offline_run import OfflineRun
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.policy import load_actor
 from qusac_jax.qusac import networks, replay
+from tests import tiny
 from tests.run_files import metrics_rows
 from tests.short_env import LIMIT
+from tests.tiny import ACTION_COST, DATASET, ENV
 
-ENV = "gym:tests.short_env:Short-v0"
-DATASET = "short/random-v0"
-ACTION_COST = 0.1
-REFERENCE = datasets.ScoreReference(-20.0, 5.0, "this test")
-TINY = [
-    "offline",
-    f"--dataset={DATASET}",
-    f"--env={ENV}",
-    "--termination=never",
-    "--num_steps=12",
-    "--num_seeds=2",
-    "--eval_every=4",
-    "--eval_episodes=2",
-    "--checkpoint_every=8",
-    "--config.fit_every=4",
-    "--config.rollouts_per_step=2",
-    "--config.rollout_length=2",
-    "--config.retain_refreshes=2",
-    "--config.batch_size=8",
-    "--config.num_members=2",
-    "--config.actor_hidden=(8,)",
-    "--config.critic_hidden=(8,)",
-    "--config.unet_hidden=(8,)",
-    "--config.dynamics.hidden=(8,)",
-    "--config.dynamics.max_epochs=3",
-]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def dataset(tmp_path_factory):
-    """A dataset of a random policy, where ids are looked up."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("minari")))
-        env = environments.make(ENV, seed=0, action_cost=ACTION_COST)
-        rng = np.random.default_rng(0)
-        episodes = []
-        for _ in range(6):
-            observations, actions, rewards, ends = [env.reset()[0]], [], [], (False, False)
-            while not any(ends):
-                actions.append(rng.uniform(-1, 1, 1))
-                observation, reward, *ends, _ = env.step(actions[-1])
-                observations.append(observation)
-                rewards.append(reward)
-            last = np.arange(len(rewards)) == len(rewards) - 1
-            episodes.append(
-                datasets.Episode(
-                    np.array(observations),
-                    np.array(actions),
-                    np.array(rewards),
-                    last & ends[0],
-                    last & ends[1],
-                )
-            )
-        about = {"env_name": ENV, "reference": REFERENCE, "action_cost": ACTION_COST}
-        datasets.save(DATASET, episodes, **about)
-        yield datasets.load(DATASET)
+pytestmark = pytest.mark.usefixtures("dataset")  # where ids are looked up
+OFFLINE = ["offline", *tiny.OFFLINE]
+ONLINE = ["online", *tiny.CONTINUED]
 
 
 def train(workdir, *arguments):
-    return offline.main([*TINY, f"--workdir={workdir}", *arguments])
+    return offline.main([*OFFLINE, f"--workdir={workdir}", *arguments])
 
 
 @pytest.fixture(scope="module")
@@ -267,25 +216,6 @@ def test_the_papers_sizes_fit_into_16_gb():
     assert needed.total < 4e9
 
 
-ONLINE = [
-    "online",
-    f"--env={ENV}",
-    "--termination=never",
-    "--num_steps=8",
-    "--num_seeds=2",
-    "--eval_every=4",
-    "--eval_episodes=2",
-    "--checkpoint_every=4",
-    "--config.fit_every=4",
-    "--config.rollouts_per_step=2",
-    "--config.rollout_length=2",
-    "--config.batch_size=8",
-    "--config.updates_per_step=2",
-    "--config.replay_capacity=200",
-    "--config.dynamics.max_epochs=2",
-]
-
-
 @pytest.mark.slow
 def test_an_offline_agent_goes_on_online(finished, dataset, tmp_path, capsys):
     workdir = tmp_path / "online"
@@ -431,7 +361,7 @@ def test_a_dataset_does_not_get_code_executed(dataset, tmp_path, monkeypatch, ca
     env = "gym:module_of_a_dataset:Env-v0"
     data = dataclasses.replace(dataset, env=env)
     monkeypatch.setattr(datasets, "load", lambda *_, **__: data)
-    arguments = [argument for argument in TINY if not argument.startswith("--env=")]
+    arguments = [argument for argument in OFFLINE if not argument.startswith("--env=")]
     assert offline.main([*arguments, f"--workdir={tmp_path / 'run'}"]) == 2
     said = capsys.readouterr().err
     assert f"names '{env}', and importing that module executes it" in said

@@ -16,32 +16,7 @@ import qusac_jax
 from experiments.run_directory import RunDirectory
 from tests import programs
 from tests.run_files import change_config, metrics, metrics_rows
-
-ENV = "gym:tests.short_env:Short-v0"
-# Everything that happens in a run happens in these 80 steps: episodes terminate and are cut off, D
-# is written over, and the first checkpoint is of trained networks, ten steps after the warm-up.
-TINY = [
-    f"--env={ENV}",
-    "--termination=never",
-    "--num_steps=80",
-    "--num_seeds=2",
-    "--eval_every=20",
-    "--eval_episodes=2",
-    "--checkpoint_every=50",
-    "--config.warmup_steps=40",
-    "--config.fit_every=10",
-    "--config.rollouts_per_step=3",
-    "--config.rollout_length=2",
-    "--config.updates_per_step=2",
-    "--config.replay_capacity=60",
-    "--config.batch_size=8",
-    "--config.num_members=2",
-    "--config.actor_hidden=(8,)",
-    "--config.critic_hidden=(8,)",
-    "--config.unet_hidden=(8,)",
-    "--config.dynamics.hidden=(8,)",
-]
-
+from tests.tiny import ENV, ONLINE
 
 start = functools.partial(programs.start, "online", num_devices=1)
 run = functools.partial(programs.run, "online", num_devices=1)
@@ -55,7 +30,7 @@ def children_of(pid):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "finished"
-    code, out, err = run(*TINY, f"--workdir={workdir}")
+    code, out, err = run(*ONLINE, f"--workdir={workdir}")
     assert code == 0, out + err
     return workdir
 
@@ -92,7 +67,7 @@ def test_a_run_compiles_each_function_once(finished):
 @pytest.mark.slow
 def test_a_seed_alone_is_the_seed_among_others(finished, tmp_path):
     workdir = tmp_path / "run"
-    code, out, err = run(*TINY, "--num_seeds=1", "--seed=1", f"--workdir={workdir}")
+    code, out, err = run(*ONLINE, "--num_seeds=1", "--seed=1", f"--workdir={workdir}")
     assert code == 0, out + err
     both, alone = metrics(finished), metrics(workdir)
     for name in both.dtype.names:
@@ -112,7 +87,7 @@ def test_a_seed_alone_is_the_seed_among_others(finished, tmp_path):
 )
 def test_divergence_stops_the_run_and_names_the_quantity(tmp_path, rate, quantity):
     wild = [f"--config.{rate}", "--checkpoint_every=30"]
-    code, _, err = run(*TINY, f"--workdir={tmp_path}/run", *wild)
+    code, _, err = run(*ONLINE, f"--workdir={tmp_path}/run", *wild)
     assert code == 2
     assert f"diverged at step 40: {quantity} is not finite for seeds [0, 1]" in err
     assert "the last good checkpoint is 30" in err
@@ -123,7 +98,7 @@ def test_divergence_stops_the_run_and_names_the_quantity(tmp_path, rate, quantit
 def test_a_profile_of_a_run_has_its_learning_steps(tmp_path):
     trace = tmp_path / "trace"
     few = ["--preset=sac", "--num_steps=60", f"--workdir={tmp_path}/run", f"--profile={trace}"]
-    code, out, err = run(*TINY, *few)
+    code, out, err = run(*ONLINE, *few)
     assert code == 0, out + err
     (path,) = trace.glob("plugins/profile/*/*.xplane.pb")
     assert path.read_bytes().count(b"learning_step") > 0
@@ -166,7 +141,7 @@ def test_interrupted_and_continued_equals_undisturbed(
     finished, tmp_path, number, code, num_processes
 ):
     workdir = tmp_path / "interrupted"
-    process = start(*TINY, f"--workdir={workdir}", f"--env_processes={num_processes}")
+    process = start(*ONLINE, f"--workdir={workdir}", f"--env_processes={num_processes}")
     programs.wait_until(lambda: programs.has_checkpoint(workdir), process)
     # As a job manager does, to those that step environments first: two in training, two else.
     children = children_of(process.pid)
@@ -177,7 +152,7 @@ def test_interrupted_and_continued_equals_undisturbed(
     assert process.returncode == code
     assert ("stopping and saving" in err) == (number == signal.SIGTERM)
     assert not (workdir / "summary.json").exists()
-    returncode, out, err = run(*TINY, f"--workdir={workdir}")
+    returncode, out, err = run(*ONLINE, f"--workdir={workdir}")
     assert returncode == 0, out + err
     assert "continuing at step" in out
     assert (workdir / "metrics.csv").read_bytes() == (finished / "metrics.csv").read_bytes()
@@ -192,14 +167,14 @@ def test_interrupted_while_it_writes_results_is_finished_as_it_would_have_been(f
     shutil.copytree(finished, workdir)
     (workdir / "summary.json").unlink()
     shutil.rmtree(workdir / "policy")
-    code, out, err = run(*TINY, f"--workdir={workdir}")
+    code, out, err = run(*ONLINE, f"--workdir={workdir}")
     assert code == 0, out + err
     assert (workdir / "summary.json").read_bytes() == (finished / "summary.json").read_bytes()
     qusac_jax.load_policy(workdir)
 
 
 def test_ctrl_c_before_the_first_step_is_no_traceback(tmp_path):
-    process = start(*TINY, f"--workdir={tmp_path}/run")
+    process = start(*ONLINE, f"--workdir={tmp_path}/run")
     assert "run directory" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
@@ -224,7 +199,7 @@ def test_a_device_that_is_not_there_is_named(tmp_path, kind):
 
 def test_workdir_of_another_run_is_refused_and_untouched(finished, run_here):
     before = (finished / "config.json").read_bytes(), (finished / "metrics.csv").read_bytes()
-    code, _, err = run_here(*TINY, f"--workdir={finished}", "--config.risk=-0.5")
+    code, _, err = run_here(*ONLINE, f"--workdir={finished}", "--config.risk=-0.5")
     assert code == 2
     assert "config.risk: 1.0 there, -0.5 now" in err
     assert ((finished / "config.json").read_bytes(), (finished / "metrics.csv").read_bytes()) == (
@@ -262,7 +237,7 @@ def test_results_are_never_overwritten_by_fewer_or_none(
     change(workdir)
     names = [name for name in RESULTS if (workdir / name).exists()]
     before = [(workdir / name).read_bytes() for name in names]
-    code, _, err = run_here(*TINY, f"--workdir={workdir}", *arguments)
+    code, _, err = run_here(*ONLINE, f"--workdir={workdir}", *arguments)
     assert code == 2, err
     assert message in err
     assert [(workdir / name).read_bytes() for name in names] == before

@@ -12,10 +12,9 @@ from experiments.training import online_run, progress
 from experiments.training.setup import Setup
 from qusac_jax import environments
 from qusac_jax.qusac.config import Config
-from tests.experiments.test_online import TINY
 from tests.sizes import small
+from tests.tiny import ENV, ONLINE
 
-ENV = "gym:tests.short_env:Short-v0"
 SEEDS = [0, 1]
 CONFIG = small(Config(num_members=2))
 
@@ -97,7 +96,7 @@ def test_the_bar_says_what_it_waits_for():
 def test_a_finished_run_that_is_made_longer_is_as_if_it_had_been_so_from_the_start(
     tiny_run, tmp_path
 ):
-    command = ["online", *TINY, f"--workdir={tmp_path / 'run'}"]
+    command = ["online", *ONLINE, f"--workdir={tmp_path / 'run'}"]
     assert online.main([*command, "--num_steps=70"]) == 0
     assert online.main(command) == 0
     lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()

@@ -12,11 +12,7 @@ from experiments import figures, plot, results, run_reader, run_settings, style
 from qusac_jax.qusac.config import Config
 from tests.run_files import HEADER, change_config, rows_for, write_run
 
-
-@pytest.fixture(autouse=True)
-def few_resamples(monkeypatch):
-    """The bootstrap is rliable's, and here only its ends are looked at."""
-    monkeypatch.setattr(results, "_RESAMPLES", 200)
+pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
 def test_mean_and_standard_error_by_hand(tmp_path):

@@ -13,15 +13,11 @@ import pytest
 from experiments import offline, online
 from experiments.processes import Processes
 from experiments.training import program
-from tests import programs, run_files
-from tests.experiments.test_offline import ONLINE as CONTINUED
-from tests.experiments.test_offline import TINY as OFFLINE
-from tests.experiments.test_offline import dataset as dataset  # a fixture
-from tests.experiments.test_online import TINY as ONLINE
+from tests import programs, run_files, tiny
 from tests.programs import ROOT, has_checkpoint, wait_until
 
 SEEDS = ["--num_seeds=4"]
-ONLINE = [*ONLINE, *SEEDS, "--checkpoint_every=100", "--eval_every=50"]
+ONLINE = [*tiny.ONLINE, *SEEDS, "--checkpoint_every=100", "--eval_every=50"]
 
 
 def free_port():
@@ -154,13 +150,13 @@ def test_environments_of_the_host_go_on_together(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("dataset")
 def test_offline_runs_and_what_follows_online(tmp_path):
-    flags = [*OFFLINE[1:], *SEEDS]
+    flags = [*tiny.OFFLINE, *SEEDS]
     codes, outputs = ended(start("offline", [*flags, f"--workdir={tmp_path}/two"]))
     assert codes == [0, 0], outputs
     assert offline.main(["offline", *flags, f"--workdir={tmp_path}/alone"]) == 0
     check_same(tmp_path / "alone", tmp_path / "two")
     # ... and go on online, on other processes than those that wrote the checkpoint
-    flags = [*CONTINUED[1:], *SEEDS, f"--init_from={tmp_path}/alone"]
+    flags = [*tiny.CONTINUED, *SEEDS, f"--init_from={tmp_path}/alone"]
     codes, outputs = ended(start("online", [*flags, f"--workdir={tmp_path}/online"]))
     assert codes == [0, 0], outputs
     flags[-1] = f"--init_from={tmp_path}/two"

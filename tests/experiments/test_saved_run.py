@@ -16,8 +16,8 @@ from experiments.saved_run import SavedRun
 from qusac_jax import environments
 from qusac_jax.qusac import model
 from tests import events
-from tests.experiments.test_online import ENV, TINY
 from tests.run_files import change_config
+from tests.tiny import ENV, ONLINE
 
 STEPS = [40, 60, 80]
 
@@ -27,7 +27,7 @@ def finished(tmp_path_factory):
     """A run of two seeds with three checkpoints."""
     workdir = tmp_path_factory.mktemp("runs") / "finished"
     more = ["--checkpoint_every=20", "--keep_checkpoints=3", "--action_cost=0.1"]
-    assert online.main(["online", *TINY, *more, f"--workdir={workdir}"]) == 0
+    assert online.main(["online", *ONLINE, *more, f"--workdir={workdir}"]) == 0
     return workdir
 
 

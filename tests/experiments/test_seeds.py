@@ -11,9 +11,7 @@ import pytest
 from experiments import memory
 from qusac_jax import _memory, qusac
 from tests import programs, run_files
-from tests.experiments.test_offline import TINY as OFFLINE
-from tests.experiments.test_offline import dataset as dataset  # a fixture
-from tests.experiments.test_online import TINY as ONLINE
+from tests.tiny import OFFLINE, ONLINE
 
 NUM_SEEDS = 8  # one on each device
 
@@ -81,7 +79,7 @@ PROGRAMS = {
         "--env=functional:tests.pendulum:Pendulum",
         "--checkpoint_every=60",
     ],
-    "offline": OFFLINE[1:],
+    "offline": OFFLINE,
     "tabular": ["--length=4", "--method=exact_ube"],
 }
 # Steps after which a run is stopped, where it would have evaluated in any case, and all of them.
@@ -89,6 +87,7 @@ STEPS = {"online": (60, 80), "offline": (8, 12), "tabular": (50, 100)}
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("dataset")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_run_goes_on_with_another_number_of_devices(name, tmp_path):
     program = name.partition(" ")[0]

@@ -23,13 +23,13 @@ from experiments.suite import ladder, launching, planning, queue, report, unfini
 from experiments.suite.planning import Combinations, PlannedRun, plan
 from qusac_jax.qusac import presets
 from tests import programs
-from tests.experiments.test_online import ENV, TINY
-from tests.experiments.test_plot import few_resamples as few_resamples  # a fixture of all tests
 from tests.programs import ROOT, has_checkpoint, wait_until
 from tests.run_files import change_config, metrics, rows_for, write_run
+from tests.tiny import ENV, ONLINE
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
 # The run of the other tests, without what a suite says itself.
-FLAGS = [flag for flag in TINY if not flag.startswith(("--env=", "--num_seeds="))]
+FLAGS = [flag for flag in ONLINE if not flag.startswith(("--env=", "--num_seeds="))]
 SHORT = "gym_tests.short_env_Short-v0-sac"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import fitting, replay
-from tests.qusac.test_fitting import CAPACITY, CONFIG, MODEL, fit, fresh, linear_gaussian
+from tests.linear_gaussian import CAPACITY, CONFIG, MODEL, fit, fresh, linear_gaussian
 
 
 def begun():

@@ -1,7 +1,6 @@
 """The ensemble on systems whose answer is known."""
 
 import dataclasses
-import functools
 
 import chex
 import jax
@@ -11,49 +10,20 @@ import pytest
 
 from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import fitting, fitting_data, replay
-from qusac_jax.qusac.config import DynamicsConfig
-from qusac_jax.qusac.dynamics_network import DynamicsNetwork
 from qusac_jax.task import Transition
-
-MODEL = DynamicsNetwork((32, 32), observation_size=2, num_members=3)
-CAPACITY = 2_000
-BATCH_SIZE = 64
-CONFIG = DynamicsConfig(
-    learning_rate=3e-3, max_steps=10**6, patience=3, max_epochs=60, holdout_every=20
+from tests.linear_gaussian import (
+    CAPACITY,
+    CONFIG,
+    MODEL,
+    NOISE,
+    A,
+    B,
+    C,
+    compiled_fit,
+    fit,
+    fresh,
+    linear_gaussian,
 )
-# s' = s + s A + a B + noise, r = s C + noise.
-A = jnp.array([[-0.1, 0.2], [0.0, -0.3]])
-B = jnp.array([[0.5, -0.4]])
-C = jnp.array([1.0, -1.0])
-NOISE = jnp.array([0.1, 0.3, 0.05])
-
-
-def linear_gaussian(key, count, noise_scale=NOISE):
-    keys = jax.random.split(key, 3)
-    observation = jax.random.normal(keys[0], (count, 2))
-    action = jax.random.uniform(keys[1], (count, 1), minval=-1.0)
-    noise = noise_scale * jax.random.normal(keys[2], (count, 3))
-    return Transition(
-        observation=observation,
-        action=action,
-        reward=observation @ C + noise[:, 2],
-        next_observation=observation + observation @ A + action @ B + noise[:, :2],
-        terminated=jnp.zeros(count, bool),
-    )
-
-
-def fresh(key=0):
-    return dynamics_lib.init(MODEL, jax.random.key(key), action_size=1, learning_rate=3e-3)
-
-
-@functools.partial(jax.jit, static_argnames=("config", "model"))
-def _fit(dynamics, buffer, key, config, model):
-    return fitting.fit(model, dynamics, buffer, key, config=config, batch_size=BATCH_SIZE)
-
-
-def fit(dynamics, buffer, key, model=MODEL, **changes):
-    """A compiled fit with the hyperparameters of `CONFIG`, but for the changes."""
-    return _fit(dynamics, buffer, key, dataclasses.replace(CONFIG, **changes), model)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["own units", "units of D"])
@@ -231,13 +201,13 @@ def test_more_data_do_not_make_a_fit_longer():
 
 @pytest.mark.slow
 def test_filling_the_buffer_does_not_recompile():
-    before = _fit._cache_size()
+    before = compiled_fit._cache_size()
     buffer, dynamics = replay.init(CAPACITY, 2, 1), fresh()
     for i, count in enumerate([2, 50, 700]):
         buffer = replay.add(buffer, linear_gaussian(jax.random.key(i), count))
         dynamics, report = fit(dynamics, buffer, jax.random.key(i), max_epochs=2)
         assert np.isfinite(report.holdout_mse).all()
-    assert _fit._cache_size() == before + 1
+    assert compiled_fit._cache_size() == before + 1
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])

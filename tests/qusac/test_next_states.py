@@ -11,10 +11,11 @@ import pytest
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import multistep
 from qusac_jax.task import Transition
+from tests import silent_networks
 from tests.networks import constant, rising
-from tests.qusac.test_one_update import CONFIG, KEY, ZEROS
-from tests.qusac.test_one_update import learner as learner  # a fixture
+from tests.silent_networks import CONFIG, KEY, ZEROS
 
+learner = pytest.fixture(silent_networks.learner)
 RATES = {"actor": 0.01, "critic": 0.02, "unet": 0.03, "temperature": 0.04}
 RATED = dataclasses.replace(CONFIG, **{f"{x}_learning_rate": rate for x, rate in RATES.items()})
 # From 0 to 1, where nothing is paid.

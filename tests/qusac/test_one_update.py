@@ -11,44 +11,18 @@ import pytest
 from qusac_jax.qusac import diagnostics, estimates, multistep, networks
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import parts as parts_lib
-from qusac_jax.qusac.config import Config
 from qusac_jax.task import Transition
+from tests import silent_networks
 from tests.networks import constant, rising
+from tests.silent_networks import CONFIG, KEY, ZEROS
 
-CONFIG = Config(
-    num_members=2,
-    num_critics=2,
-    batch_size=64,
-    actor_hidden=(16,),
-    critic_hidden=(8, 8),
-    unet_hidden=(8, 8),
-    discount=0.5,
-    temperature_learning_rate=0.01,
-    local_max_decay=0.1,
-    target_rate=0.1,
-)
+learner = pytest.fixture(silent_networks.learner)
+
 # One state that leads to itself and pays 1.
-ZEROS = jnp.zeros((64, 1))
 LOOP = Transition(ZEROS, ZEROS, jnp.ones(64), ZEROS, jnp.zeros(64, bool))
 STEPS = jax.tree.map(
     lambda x: jnp.broadcast_to(x, (CONFIG.num_groups, *x.shape)), multistep.single(LOOP)
 )
-KEY = jax.random.key(3)
-
-
-@pytest.fixture
-def learner():
-    """Actor, critics and U-net say 0, their targets too."""
-    learner = parts_lib.init(jax.random.key(0), CONFIG, 1, 1)
-    zero = lambda params: constant(params, 0.0)
-    return learner._replace(
-        actor=zero(learner.actor),
-        critic=zero(learner.critic),
-        target_critic=zero(learner.target_critic),
-        unet=zero(learner.unet),
-        target_unet=zero(learner.target_unet),
-        log_temperature=jnp.log(jnp.float32(1e-6)),
-    )
 
 
 @functools.partial(jax.jit, static_argnames="config")
