@@ -1,0 +1,71 @@
+"""The runs of a suite, before any begins."""
+
+import json
+
+import pytest
+
+from experiments.suite import planning
+from experiments.suite.planning import Combinations, plan
+
+
+def test_plan_has_every_combination_the_first_seeds_first(tmp_path):
+    wanted = Combinations(["gym:Pendulum-v1"], ["mbpo", "upper_bound"], ["4-5", "0-1"])
+    runs = plan(wanted, 2, ["--size=small"], tmp_path)
+    names = [run.name for run in runs]
+    assert names == [
+        "gym_Pendulum-v1-mbpo-s0-1",
+        "gym_Pendulum-v1-upper_bound-s0-1",
+        "gym_Pendulum-v1-mbpo-s4-5",
+        "gym_Pendulum-v1-upper_bound-s4-5",
+    ]
+    assert runs[2].arguments == (
+        "--env=gym:Pendulum-v1",
+        "--preset=mbpo",
+        "--num_seeds=2",
+        "--size=small",
+        "--seed=4",
+        f"--workdir={tmp_path / names[2]}",
+    )
+    assert runs[1].arguments[1] == "--method=upper_bound"
+    assert runs[0].num_steps == 500_000
+
+
+def test_plan_takes_a_preset_with_another_method(tmp_path):
+    wanted = Combinations(["pendulum"], ["paper:ensemble_mean"], ["0"])
+    (planned,) = plan(wanted, 1, (), tmp_path)
+    assert planned.name == "pendulum-paper+ensemble_mean-s0"
+    assert planned.arguments[1:3] == ("--preset=paper", "--method=ensemble_mean")
+
+
+def test_each_run_of_a_plan_has_a_directory_of_its_own(tmp_path, monkeypatch):
+    wanted = Combinations(["pendulum"], ["explore:upper_bound", "explore_upper_bound"], ["0"])
+    assert len({run.path for run in plan(wanted, 1, (), tmp_path)}) == 2
+    monkeypatch.setattr(planning, "_checked", lambda arguments: (1, {"config": {}}))
+    with pytest.raises(ValueError, match="two of them would have the directory 'a_b-sac'"):
+        plan(Combinations(["a:b", "a_b"], ["sac"], ["0"]), 1, (), tmp_path)
+
+
+def test_plan_takes_several_action_costs(tmp_path):
+    wanted = Combinations(["pendulum"], ["sac"], ["0"], ["0.030", "0"])
+    free, dear = plan(wanted, 1, ["--size=small"], tmp_path)
+    assert (free.name, dear.name) == ("pendulum-cost0-sac-s0", "pendulum-cost0.03-sac-s0")
+    assert "--action_cost=0.03" in dear.arguments
+
+
+def test_fewer_steps_than_an_interrupted_run_has_saved_are_refused(tmp_path):
+    combinations = Combinations(["pendulum"], ["sac"], ["0"])
+    (one,) = plan(combinations, 1, ("--num_steps=20000",), tmp_path)
+    saved = one.path / "checkpoints" / "15000"
+    saved.mkdir(parents=True)
+    (saved / "checksums.json").touch()
+    (one,) = plan(combinations, 1, ("--num_steps=20000",), tmp_path)
+    assert not one.is_done()
+    with pytest.raises(ValueError, match="num_steps is 10000, but 15000 steps are done in"):
+        plan(combinations, 1, ("--num_steps=10000",), tmp_path)
+
+
+@pytest.mark.parametrize("steps", [None, [], "many", True])
+def test_a_summary_whose_steps_are_no_number_is_named(tmp_path, steps):
+    (tmp_path / "summary.json").write_text(json.dumps({"steps": steps}))
+    with pytest.raises(ValueError, match=r"summary.json: steps is .*, which is no whole number"):
+        planning.done_steps(tmp_path)

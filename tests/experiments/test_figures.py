@@ -1,0 +1,111 @@
+"""Figures: colours, lines and letters of methods and their settings."""
+
+import pytest
+
+from experiments import figures, plot, results, run_reader, style
+from tests.run_files import change_config, rows_for, write_run
+
+
+def test_settings_that_have_no_room_are_counted():
+    words = [f"hyperparameter_{i}={i}" for i in range(40)]
+    text = figures._wrapped(words)
+    shown = [word for word in words if word in text.split()]
+    assert shown == words[: len(shown)]
+    assert text.replace("\n", " ").endswith(f"and {40 - len(shown)} more")
+    assert len(shown) > 8
+    assert "more" not in figures._wrapped(words[:3])
+
+
+def test_learning_curves_of_one_run(tmp_path):
+    run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [5.0]))
+    curves = run_reader.read_runs([run])
+    figures.draw_curves(curves, tmp_path / "curve.png", x="step", y="eval_return")
+    assert (tmp_path / "curve.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_methods_keep_their_colours_and_settings_have_lines_and_letters(tmp_path):
+    def run(method, seed, **settings):
+        path = tmp_path / f"{method}{seed}"
+        rows = rows_for([seed], [5.0])
+        return change_config(write_run(path, "pendulum", method, rows), config=settings)
+
+    curves = run_reader.read_runs(
+        [
+            run("upper_bound", 0, risk=1.0, rollout_length=5),
+            run("upper_bound", 1, risk=1.0, rollout_length=25),
+            run("upper_bound", 2, risk=0.3, rollout_length=25),
+            run("new", 0, risk=0.0, rollout_length=25),
+            run("new", 1, risk=0.0, rollout_length=5),
+            run("new", 2, risk=0.0, rollout_length=25),
+        ]
+    )
+    styles, spelled = figures.curve_styles(curves)
+    upper_bound = {
+        curve.seed: styles[curve.env, curve.label]
+        for curve in curves
+        if curve.name == "upper_bound"
+    }
+    new = {curve.seed: styles[curve.env, curve.label] for curve in curves if curve.name == "new"}
+    # Rollouts of 25 steps and a risk of 1 are the commonest where such settings differ; the other
+    # method has another risk in all its runs.
+    assert spelled == {
+        "a": "risk=1.0   rollout_length=25",
+        "b": "a, but risk=0.0",
+        "c": "a, but risk=0.0   rollout_length=5",
+        "d": "a, but risk=0.3",
+        "e": "a, but rollout_length=5",
+    }
+    assert [upper_bound[seed].letter for seed in range(3)] == ["e", "a", "d"]
+    assert [new[seed].letter for seed in range(3)] == ["b", "c", "b"]
+    assert {look.color for look in upper_bound.values()} == {style.COLORS["upper_bound"]}
+    assert {look.color for look in new.values()}.isdisjoint({style.COLORS["upper_bound"]})
+    assert upper_bound[1].line == "-"
+    assert len({look.line for look in (*upper_bound.values(), *new.values())}) == 5
+    assert style.colors(["mbpo", "z"])["mbpo"] == style.colors(["mbpo"])["mbpo"]
+    # One run is nothing to tell apart.
+    assert figures.curve_styles(curves[:1])[1] == {}
+
+
+def test_a_letter_says_what_holds_for_every_task_that_it_marks(tmp_path):
+    def run(env, seed, risk):
+        path = tmp_path / f"{env}{seed}{risk}"
+        write_run(path, env, "pombu", rows_for([seed], [5.0]))
+        return change_config(path, config={"risk": risk})
+
+    runs = [run("pendulum", 0, 1.0), run("pendulum", 1, 1.0), run("pendulum", 0, 0.5)]
+    curves = run_reader.read_runs([*runs, run("acrobot", 0, 0.3)])
+    styles, spelled = figures.curve_styles(curves)
+    letters = {curve.settings["risk"]: styles[curve.env, curve.label].letter for curve in curves}
+    assert {risk: spelled[letter] for risk, letter in letters.items()} == {
+        1.0: "risk=1.0",
+        0.5: "a, but risk=0.5",
+        0.3: "a, but risk=0.3",
+    }
+
+
+def test_methods_of_one_preset_have_their_colours_in_aggregates(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures.style, "save", lambda figure, path: drawn.append(figure))
+    names = {"paper x=1": "paper", "paper pombu x=1": "paper pombu"}
+    aggregates = [results.Aggregate(label, "IQM", 0.5, 0.4, 0.6, 2, 2) for label in names]
+    figures.draw_aggregates(aggregates, names, tmp_path / "a.png")
+    (panel,) = drawn[0].axes
+    rows = [text.get_text() for text in panel.get_yticklabels()]
+    found = {rows[round(line.get_ydata().mean())]: line.get_color() for line in panel.lines}
+    colors = style.colors(names.values())
+    assert found == {label: colors[name] for label, name in names.items()}
+    assert len(set(found.values())) == 2
+
+
+@pytest.mark.usefixtures("few_resamples")
+def test_the_first_settings_are_those_of_a_run(tmp_path):
+    runs = []
+    for seed, settings in enumerate(({"risk": 0.3, "length": 5}, {"risk": 1.0, "length": 25})):
+        rows = rows_for([seed], [5.0], (0, 100))
+        run = write_run(tmp_path / str(seed), "pendulum", "pombu", rows)
+        runs.append(change_config(run, config=settings))
+    # The commonest of both would be a length of 25 and a risk of 0.3.
+    styles, spelled = figures.curve_styles(run_reader.read_runs(runs))
+    assert spelled == {"a": "length=5   risk=0.3", "b": "a, but length=25   risk=1.0"}
+    assert [look.letter for look in styles.values()] == ["a", "b"]
+    assert plot.main(["plot", *map(str, runs), f"--output={tmp_path}"]) == 0
