@@ -37,7 +37,7 @@ class Restored(NamedTuple):
 
 
 _REMEDY = "use an older checkpoint (--resume=latest_good), or another workdir"
-_REMEDY_OF_OLDEST = "no older one is there: start in another workdir"
+_REMEDY_OF_LAST = "no older one can be read: start in another workdir"
 
 
 class Checkpointer:
@@ -221,30 +221,40 @@ class Checkpointer:
     @contextlib.contextmanager
     def _damage_named(self, step: int) -> Iterator[None]:
         """Within it a checkpoint is read, whose files are compared with their checksums first."""
-        is_oldest = step == min(self.steps(), default=step)
-        remedy = _REMEDY_OF_OLDEST if is_oldest and self._remedy == _REMEDY else self._remedy
-        _verify(self._directory / str(step), remedy)
+        directory = self._directory / str(step)
+        if damage := _damage(directory):
+            raise CheckpointError(
+                f"checkpoint {directory} is damaged: {damage}. Nothing was changed; "
+                f"{self._remedy_of(step)}"
+            )
         try:
             yield
         except Exception as error:  # Orbax and TensorStore raise many types for damaged files.
             raise CheckpointError(
                 f"checkpoint {step} in {self._directory} is damaged or belongs to another program: "
-                f"{first_line(error)}. Nothing was changed; {remedy}"
+                f"{first_line(error)}. Nothing was changed; {self._remedy_of(step)}"
             ) from error
+
+    def _remedy_of(self, step: int) -> str:
+        """What to do about a damaged checkpoint: to use an older one, if there is one to use."""
+        older = (self._directory / str(one) for one in self.steps() if one < step)
+        if self._remedy != _REMEDY or any(not _damage(path) for path in older):
+            return self._remedy
+        return _REMEDY_OF_LAST
 
     def restore_latest_good(self, device: PyTree, host: PyTree) -> Restored:
         """Reads the latest checkpoint that can be read.
 
         Raises:
-            CheckpointError: if none can, with the reason of the oldest.
+            CheckpointError: if none can, with the reason of the latest.
         """
-        last: CheckpointError | None = None
+        first: CheckpointError | None = None
         for step in reversed(self.steps()):
             try:
                 return self.restore(device, host, step=step)
             except CheckpointError as error:
-                last = error
-        raise last or CheckpointError(f"there is no complete checkpoint in {self._directory}")
+                first = first or error
+        raise first or CheckpointError(f"there is no complete checkpoint in {self._directory}")
 
     def _remove_leftovers(self) -> None:
         """Removes what earlier processes that were killed while saving have left, once."""
@@ -292,20 +302,16 @@ def without_reports() -> Iterator[None]:
         logger.removeFilter(keep)
 
 
-def _verify(directory: pathlib.Path, remedy: str) -> None:
-    """Raises `CheckpointError` if a file of the checkpoint is not what was written.
+def _damage(directory: pathlib.Path) -> str:
+    """What is wrong with the files of a checkpoint, by their checksums; empty if nothing is.
 
     One that was killed between Orbax's rename and ours has no checksums, and is complete.
     """
     try:
         wrong = _checksums.changed(directory)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{directory}: {first_line(error)}") from error
-    if wrong:
-        raise CheckpointError(
-            f"checkpoint {directory} is damaged: {wrong} changed, was truncated or is "
-            f"missing. Nothing was changed; {remedy}"
-        )
+        return first_line(error)
+    return f"{wrong} changed, was truncated or is missing" if wrong else ""
 
 
 def _check_shape(like: Any, read: Any) -> None:

@@ -147,8 +147,18 @@ def test_missing_checkpoint_is_named(tmp_path, saved):
 def test_all_damaged_reports_the_latest(saved):
     for step in (20, 30):
         largest_file(saved / str(step) / "device").unlink()
-    with pytest.raises(CheckpointError, match="30 is damaged"):
+    with pytest.raises(CheckpointError, match="30 is damaged") as raised:
         Checkpointer(saved).restore_latest_good(DEVICE, HOST)
+    assert "no older one can be read: start in another workdir" in str(raised.value)
+
+
+def test_an_older_checkpoint_is_advised_only_where_there_is_a_whole_one(saved):
+    largest_file(saved / "30" / "device").unlink()
+    with pytest.raises(CheckpointError, match=r"use an older checkpoint \(--resume=latest_good\)"):
+        Checkpointer(saved).restore(DEVICE, HOST)
+    Checkpointer(saved, remedy="ask")
+    with pytest.raises(CheckpointError, match="Nothing was changed; ask"):
+        Checkpointer(saved, remedy="ask").restore(DEVICE, HOST)
 
 
 def test_a_directory_may_be_named_from_home(saved, monkeypatch):

@@ -63,6 +63,26 @@ def test_bounds_that_are_not_symmetric(tmp_path):
     np.testing.assert_allclose(policy(OBSERVATION), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"action_low": (2.0,), "action_high": (-2.0,)}, "each lower one below the upper"),
+        ({"action_low": (float("-inf"),)}, "finite"),
+        ({"action_low": (-2.0, -2.0)}, "as many"),
+        ({"hidden": (8,)}, r"layers \[8\]"),
+        ({"action_low": (-2.0, -2.0), "action_high": (2.0, 2.0)}, "of 2 actions"),
+        ({"metadata": {"step": jnp.zeros(())}}, "metadata"),
+    ],
+)
+def test_what_could_not_be_loaded_replaces_nothing(saved, tmp_path, change, message):
+    save(tmp_path / "policy")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    given = {"hidden": HIDDEN, "action_low": (-2.0,), "action_high": (2.0,), "metadata": {}}
+    with pytest.raises(ValueError, match=message):
+        save_policy(tmp_path / "policy", saved[2], **given | change)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
 def test_the_environment_of_the_training_takes_the_policys_actions(saved):
     policy = qusac_jax.load_policy(saved[0])
     assert repr(policy) == f"Policy(env={ENV!r}, observation_size=3, action_size=1)"

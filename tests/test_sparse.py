@@ -66,6 +66,7 @@ def test_to_dense_by_hand():
         np.array([[[1, 1, 0]], [[2, 0, -1]]]), np.array([[[0.2, 0.3, 0.5]], [[0.6, 0.4, 0.0]]])
     )
     np.testing.assert_allclose(sparse.to_dense(transition), [[[0.5, 0.5]], [[0.4, 0.0]]])
+    np.testing.assert_allclose(sparse.to_dense(sparse.Sparse([[[0]]], [[[0.5]]])), [[[0.5]]])
 
 
 def test_from_dense_and_back():

@@ -221,7 +221,7 @@ def test_a_saved_run_is_measured_and_drawn(tiny_run, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "| | seed 0 | seed 1 |" in out
     # Episodes of 13 steps at most: all of 0.99^13 of an even stream comes later.
-    assert "returns of 13 steps" in out
+    assert "returns of 13 steps, from " in out
     assert "88% of an even stream" in out
     assert (tmp_path / "step_80.png").stat().st_size > 10_000
     with (tmp_path / "step_80.csv").open() as file:
@@ -234,7 +234,9 @@ def test_a_saved_run_is_measured_and_drawn(tiny_run, tmp_path, capsys):
         assert np.isfinite(rows[name]).all()
     assert 0 <= rows["models: within 1 sqrt(U)"][0] <= 1
     assert sorted(path.name for path in tiny_run.iterdir()) == files
-    assert command.main(["calibration", str(tiny_run), *few, "--step=50"]) == 0
+    capsys.readouterr()
+    assert command.main(["calibration", str(tiny_run), *few, "--step=50", "--points=99"]) == 0
+    assert "99 were wanted; later ones are cut off" in capsys.readouterr().out
     assert (tmp_path / "step_50.png").exists()
 
 

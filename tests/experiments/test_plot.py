@@ -59,6 +59,13 @@ def test_what_is_drawn_and_no_return_has_a_column_of_its_last_values(tmp_path):
     assert row.endswith("| 1.0 ± 0.0 | 15.0 ± 5.0 |")
 
 
+def test_last_values_are_those_of_the_last_evaluation_along_any_axis(tmp_path):
+    rows = [(0, 0, 1.0, 1.0, 9.0), (10, 0, 2.0, 2.0, 5.0)]
+    run = write_run(tmp_path / "a", "e", "sac", rows)
+    curves = run_reader.read_runs([run], x="mean_q", y="mean_q")
+    assert plot.table(results.group(curves), "mean_q").endswith("| 10 | 2.0 | 2.0 | 5.0 |")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

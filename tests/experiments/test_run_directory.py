@@ -1,6 +1,8 @@
 """What a run directory accepts at its start, and that its files are whole."""
 
+import errno
 import json
+import os
 
 import pytest
 
@@ -41,6 +43,25 @@ def test_a_config_of_somebody_else_is_left_alone(tmp_path, other):
     with pytest.raises(ValueError, match="other values"):
         RunDirectory(tmp_path, {"env": "x"})
     assert (tmp_path / "config.json").read_text() == '{"model": "theirs"}'
+
+
+def test_a_run_without_its_config_is_not_to_be_emptied(tmp_path):
+    (tmp_path / "metrics.csv").write_text("step\n0\n")
+    with pytest.raises(ValueError, match=r"config.json is missing; put that back, or choose"):
+        RunDirectory(tmp_path, {"env": "x"})
+
+
+def test_metrics_that_cannot_be_written_are_named(tmp_path, monkeypatch):
+    directory = RunDirectory(tmp_path, {"env": "x"})
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", raise_full)
+        with pytest.raises(OSError, match=r"could not write .*metrics.csv: .*No space.*goes on"):
+            directory.log([{"step": 0.0, "seed": 0.0}], {})
+    directory.close()
+
+
+def raise_full(_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_full_disk_leaves_the_file_as_it_was_and_takes_no_room(tmp_path, monkeypatch):

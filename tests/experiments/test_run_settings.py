@@ -2,9 +2,28 @@
 
 import dataclasses
 
+import pytest
+
 from experiments import run_reader, run_settings
 from qusac_jax.qusac.config import Config
 from tests.run_files import change_config, rows_for, write_run
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (("qusac", "upper_bound", "member"), "upper_bound"),
+        (("qusac", "ensemble_mean", "member"), "ensemble_mean"),
+        (("qusac", "ensemble_mean", None), "ensemble_mean"),
+        (("qusac", "ensemble_mean", "replay"), "sac"),  # goes on with the agent of an offline SAC
+        (("qusac", "ensemble_mean", "model"), "mbpo"),
+        (("qusac", "upper_bound", "model"), "upper_bound"),
+        (("sac", "ensemble_mean", "replay"), "sac"),
+        (("explore", "upper_bound", "member"), "explore upper_bound"),
+    ],
+)
+def test_names_say_what_agents_are(config, name):
+    assert run_settings.name_of(*config) == name
 
 
 def test_a_setting_that_came_later_has_its_default_in_an_earlier_run(tmp_path):

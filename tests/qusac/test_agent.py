@@ -619,3 +619,57 @@ def test_mean_action_is_deterministic_and_draws_are_not():
     observation = jnp.ones((4, 3))
     np.testing.assert_array_equal(act(observation), act(observation))
     assert not np.allclose(act(observation, jax.random.key(0)), act(observation, jax.random.key(1)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"reward": np.array([0.0, np.nan])}, "transition.reward must be finite"),
+        ({"next_observation": np.full((2, 3), 1e39)}, "transition.next_observation must be finite"),
+        ({"action": np.full((2, 2), -9.0)}, r"lie in \[-1, 1\], got -9 to -9"),
+        ({"terminated": np.array([0.0, 0.5])}, "must be bool, or 0 and 1"),
+    ],
+)
+def test_transitions_that_would_spoil_d_are_refused(change, message):
+    state = agent.init(jax.random.key(0), config=SMALL, task=TASK)
+    good = Transition(np.zeros((2, 3)), np.ones((2, 2)), np.zeros(2), np.zeros((2, 3)), np.zeros(2))
+    assert int(agent.observe(state, good).replay.size) == 2
+    with pytest.raises(ValueError, match=message):
+        agent.observe(state, good._replace(**change))
+
+
+def test_a_seed_is_no_key():
+    state = agent.init(jax.random.key(0), config=SMALL, task=TASK)
+    with pytest.raises(ValueError, match="key must be a key of JAX"):
+        agent.act(state.actor, np.zeros(3, np.float32), 0, config=SMALL, task=TASK)
+
+
+@pytest.mark.parametrize(
+    ("preset", "method"),
+    [
+        ("qusac", "upper_bound"),
+        ("qusac", "exact_ube"),
+        ("explore", "information_gain"),
+        ("explore_upper_bound", "upper_bound"),
+        ("combo", "ensemble_mean"),
+        ("sac", "ensemble_mean"),
+    ],
+)
+def test_numbers_are_float32_where_jax_has_float64(preset, method):
+    config = dataclasses.replace(small(presets.get(preset)), method=method)
+    both = {"config": config, "task": TASK}
+    array = lambda *shape: jax.ShapeDtypeStruct(shape, np.float64)
+    transition = Transition(array(3), array(2), array(), array(3), jax.ShapeDtypeStruct((), bool))
+    with jax.enable_x64(True):
+
+        def step(key, transition, observation):
+            state, action = agent.collect(agent.init(key, **both), transition, observation, **both)
+            if config.uses_model:
+                state, _ = agent.refresh(state, **both)
+            state, other_action, metrics = agent.train_step(state, transition, observation, **both)
+            return state, action, other_action, metrics
+
+        result = jax.eval_shape(step, jax.random.key(0), transition, array(3))
+    types = {str(x.dtype) for x in jax.tree.leaves(result)}
+    assert "float32" in types
+    assert not types & {"float64", "int64"}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import published_curves
-from experiments.suite import queue, report
+from experiments.suite import command, queue, report
 from tests.experiments.suite.runs_and_jobs import finish, planned
 from tests.run_files import change_config, rows_for, write_run
 
@@ -34,6 +34,21 @@ def test_a_damaged_run_ends_neither_the_suite_nor_its_report(tmp_path, capsys):
     assert "- failed: error: no room\n" in text
     assert "summary.json cannot be read" in unfinished[2].reason
     assert "delete it, and the run goes on" in unfinished[2].reason
+
+
+def test_a_run_that_lost_its_config_is_missed(tmp_path):
+    run = tmp_path / "runs" / "lost"
+    write_run(run, "pendulum", "sac", rows_for([0], [4.0], (0, 10)))
+    (run / "config.json").unlink()
+    text, (unfinished,) = report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    assert f"- lost: {run / 'config.json'} is missing; put it back" in text
+    assert unfinished.name == "lost"
+
+
+def test_a_suite_of_which_nothing_is_left_has_failed(tmp_path, capsys):
+    (tmp_path / "runs").mkdir()
+    assert command.main(["suite", f"--workdir={tmp_path}", "--report"]) == 1
+    assert f"no run in {tmp_path / 'runs'}\n" in capsys.readouterr().out
 
 
 def test_report_by_hand(tmp_path, capsys):
