@@ -213,7 +213,7 @@ class RunDirectory:
         except OSError as error:
             raise OSError(
                 f"could not write {self._metrics}: {error}; free some space, and the same command "
-                "goes on from the last checkpoint"
+                "goes on from the last checkpoint, or begins anew if there is none"
             ) from error
         for logger in self._loggers:
             logger.log(rows, timing)

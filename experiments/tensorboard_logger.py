@@ -38,6 +38,7 @@ class TensorBoard:
         self._description = description
         self._purge_step: int | None = None
         self._purged: set[int] = set()  # seeds whose later events are hidden already
+        self._described: set[int] = set()  # seeds whose hyperparameters are written
         self._writers: dict[int, EventsWriter] = {}
 
     def rewind(self, step: int) -> None:
@@ -87,19 +88,21 @@ class TensorBoard:
         if seed in self._writers:
             return self._writers[seed]
         folder = self._folder / f"seed_{seed}"
-        is_new = not folder.exists()
+        if any(path.stat().st_size for path in folder.glob("events.*")):
+            self._described.add(seed)
         folder.mkdir(parents=True, exist_ok=True)
-        suffix = f".{os.getpid()}.{next(_FILE_NUMBER)}"
+        suffix = f".{os.getpid()}.{next(_FILE_NUMBER):06d}"  # TensorBoard reads in this order
         writer = EventsWriter(str(folder / "events"), suffix)
         now = time.time()
         if self._purge_step is not None and seed not in self._purged:
             begins = SessionLog(status=SessionLog.START)
             writer.write_event(Event(wall_time=now, step=self._purge_step, session_log=begins))
-        if is_new:
+        if seed not in self._described:
             values = hyperparameters(self._description) | {"seed": seed}
             for summary in hparams(values, {"eval/return": 0.0}):
                 writer.write_event(Event(wall_time=now, summary=summary))
         writer.flush()
         self._purged.add(seed)
+        self._described.add(seed)
         self._writers[seed] = writer
         return writer

@@ -88,7 +88,8 @@ def check_key(key) -> None:
     is_typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
     is_one = shape == () if is_typed else dtype == np.uint32 and shape in _RAW_KEYS
     if not is_one:
-        raise ValueError(f"key must be a key of JAX, such as jax.random.key(0), got {key!r}")
+        got = f"keys of shape {shape}; map over them with jax.vmap" if is_typed else f"{key!r}"
+        raise ValueError(f"key must be a key of JAX, such as jax.random.key(0), got {got}")
 
 
 def integers(name: str, array) -> jax.Array:

@@ -36,8 +36,8 @@ class Restored(NamedTuple):
     metadata: dict[str, Any]  # whatever JSON can hold
 
 
-_REMEDY = "use an older checkpoint (--resume=latest_good), or another workdir"
-_REMEDY_OF_LAST = "no older one can be read: start in another workdir"
+_REMEDY = "use another checkpoint (--resume=latest_good), or another workdir"
+_REMEDY_OF_LAST = "no other one can be read: start in another workdir"
 
 
 class Checkpointer:
@@ -236,9 +236,9 @@ class Checkpointer:
             ) from error
 
     def _remedy_of(self, step: int) -> str:
-        """What to do about a damaged checkpoint: to use an older one, if there is one to use."""
-        older = (self._directory / str(one) for one in self.steps() if one < step)
-        if self._remedy != _REMEDY or any(not _damage(path) for path in older):
+        """What to do about a damaged checkpoint: to use another one, if there is one to use."""
+        others = (self._directory / str(one) for one in self.steps() if one != step)
+        if self._remedy != _REMEDY or any(not _damage(path) for path in others):
             return self._remedy
         return _REMEDY_OF_LAST
 

@@ -132,7 +132,7 @@ def _report(
     print(f"\n{text}\nreport.md and its figures are in {workdir}")
     names = {run.name for run in planned}
     is_missing = any(one.name in names or not names for one in unfinished)
-    return int(is_missing or not unfinished_runs.folders(runs))
+    return int(is_missing or not any(map(unfinished_runs.is_run, unfinished_runs.folders(runs))))
 
 
 def _slurm_parameters(texts: Sequence[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import itertools
 import json
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -204,11 +204,14 @@ def _number(name: str, text: str) -> float:
 def _check_own(
     passed_on: Sequence[str], own: Mapping[str, str], flags_of_suite: Sequence[str]
 ) -> None:
-    # Before values are parsed: `--seed=0,1` is a mistake of the name.
-    given = {one.lstrip("-").partition("=")[0] for one in passed_on if one.startswith("-")}
-    for name, remedy in own.items():
-        if name in given:
-            raise ValueError(f"{name} is what a suite sets for each run; use {remedy}")
+    def check(is_given: Callable[[str], bool]) -> None:
+        for name, remedy in own.items():
+            if is_given(name):
+                raise ValueError(f"{name} is what a suite sets for each run; use {remedy}")
+
+    # Before values are parsed, as `--seed=0,1` is a mistake of the name; and after, as there are
+    # flag files.
+    check({one.lstrip("-").partition("=")[0] for one in passed_on if "=" in one}.__contains__)
     options = online.make_flags()
     left = cli.parse(
         options,
@@ -218,6 +221,7 @@ def _check_own(
     )
     if left:
         raise ValueError(f"arguments {left} are not flags; flags look like --name=value")
+    check(lambda name: bool(options[name].present))
 
 
 def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:

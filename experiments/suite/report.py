@@ -37,9 +37,10 @@ def write(
     """
     unfinished = unfinished_runs.find(runs, jobs, planned)
     try:
-        if not unfinished_runs.folders(runs):
+        there = [path for path in unfinished_runs.folders(runs) if unfinished_runs.is_run(path)]
+        if not there:
             raise ValueError(f"no run in {runs}")
-        curves = run_reader.read_runs(unfinished_runs.folders(runs), smooth=_EVALUATIONS)
+        curves = run_reader.read_runs(there, smooth=_EVALUATIONS)
         parts = _results(curves, output)
     except ValueError as error:  # nothing to draw yet
         parts = [f"{error}"]
@@ -100,6 +101,8 @@ def _return_at(curve: Curve, end: float) -> float:
 
 def _published_point(curve: Curve, step: float) -> PublishedPoint | None:
     """What was published of the same method, task and action cost at that step."""
+    if curve.settings.get("init_from"):  # has learned from a dataset before
+        return None
     name = curve.name.removeprefix("paper_").removeprefix("paper ")
     for theirs in published_curves.curves(curve.env, curve.action_cost):
         updates = curve.settings.get("updates_per_step", _PUBLISHED_UPDATES)

@@ -8,7 +8,7 @@ from experiments import files, run_reader
 from experiments.suite import launching
 from experiments.suite.planning import PlannedRun, done_steps
 
-_PARTS = ("metrics.csv", "checkpoints")  # of a run that was begun
+_PARTS = ("config.json", "metrics.csv", "checkpoints")  # of a run that was begun
 
 
 class Unfinished(NamedTuple):
@@ -26,8 +26,7 @@ def find(runs: pathlib.Path, jobs: pathlib.Path, planned: Sequence[PlannedRun]) 
     for name in sorted({*wanted, *(path.name for path in [*folders(runs), *folders(jobs)])}):
         config = runs / name / "config.json"
         error = launching.last_error(jobs / name)
-        has_config = config.is_file()
-        was_begun = has_config or any((runs / name / part).exists() for part in _PARTS)
+        has_config, was_begun = config.is_file(), is_run(runs / name)
         is_known = name in wanted or was_begun or error
         if not is_known and not launching.is_open(jobs / name):
             continue  # no run, or one that was deleted
@@ -48,6 +47,11 @@ def find(runs: pathlib.Path, jobs: pathlib.Path, planned: Sequence[PlannedRun]) 
         reason = error or f"no error written; stopped, killed or still running ({jobs / name})"
         found.append(Unfinished(name, steps, reason))
     return found
+
+
+def is_run(path: pathlib.Path) -> bool:
+    """Whether a folder is that of a run, or of what is left of one."""
+    return any((path / part).exists() for part in _PARTS)
 
 
 def folders(path: pathlib.Path) -> list[pathlib.Path]:

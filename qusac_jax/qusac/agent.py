@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax._checks import check_count, is_concrete
+from qusac_jax._checks import check_count, check_real, is_concrete
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import multistep, normalization, replay
 from qusac_jax.qusac import parts as parts_lib
@@ -59,9 +59,9 @@ def observe(state: TrainState, transitions: Transition) -> TrainState:
         The state with the transitions in D, over the oldest ones where it is full.
 
     Raises:
-        ValueError: if B exceeds the capacity, or a shape is not that of D. Outside `jit`, also if a
-            number is not finite, an action not in [-1, 1] or `terminated` neither 0 nor 1. Inside
-            it nothing can be said, and `diagnostics.finite_parts` tells afterwards.
+        ValueError: if B exceeds the capacity, or a shape is not that of D. Of what is not traced,
+            also if a number is not finite, an action not in [-1, 1] or `terminated` neither 0 nor
+            1; under `jit` nothing can be said, and `diagnostics.finite_parts` tells afterwards.
     """
     lead = np.shape(transitions.reward)
     if len(lead) != 1:
@@ -121,7 +121,7 @@ def collect(
         The state and the next action `[A]`.
 
     Raises:
-        ValueError: if a shape is not that of the task.
+        ValueError: if a shape is not that of the task, and as `observe`.
     """
     key, key_act = jax.random.split(state.key)
     state = observe(state._replace(key=key), _batch_of_one(transition, state.replay.data))
@@ -245,14 +245,15 @@ def _check_transitions(given: Transition, there: Transition, lead: tuple[int, ..
                 f"this state has observations of {there.observation.shape[-1]} numbers and actions "
                 f"of {there.action.shape[-1]}"
             )
+        check_real(**{f"transition.{name}": value})
         if is_concrete(value):
-            _check_values(name, np.asarray(value))
+            with np.errstate(over="ignore"):  # what is infinite in D's float32 counts as such
+                _check_values(name, np.asarray(value).astype(np.float32))
 
 
 def _check_values(name: str, value: np.ndarray) -> None:
-    with np.errstate(over="ignore"):  # what is infinite in D's float32 counts as such
-        if not np.isfinite(value.astype(np.float32)).all():
-            raise ValueError(f"transition.{name} must be finite, got NaN or infinity in it")
+    if not np.isfinite(value).all():
+        raise ValueError(f"transition.{name} must be finite, got NaN or infinity in it")
     if name == "action" and (np.abs(value) > _LARGEST_ACTION).any():
         raise ValueError(
             f"transition.action must lie in [-1, 1], got {value.min():.6g} to {value.max():.6g}; "

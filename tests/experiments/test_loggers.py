@@ -1,12 +1,14 @@
 """Names in sections, and Weights & Biases: beginning, going on, doing without."""
 
 import errno
+import io
 import json
 import os
 import sys
 import types
 
 import pytest
+from tensorboardX import record_writer
 
 from experiments import online
 from experiments.loggers import hyperparameters, tag
@@ -92,6 +94,25 @@ def test_tensorboard_that_cannot_be_written_stops_nobody(tmp_path, capsys, monke
     assert begun == [0]  # and nothing is hidden when it goes on
     there = {(value.tag, event.step) for event in written for value in event.summary.value}
     assert {("eval/return", 0), ("eval/return", 400), ("timing/steps_per_second", 400)} <= there
+
+
+def test_tensorboard_whose_first_events_cannot_be_written_has_all_of_the_later_ones(
+    tmp_path, monkeypatch
+):
+    logger = TensorBoard(tmp_path, ABOUT)
+    with monkeypatch.context() as full:
+        full.setattr(
+            record_writer, "open_file", lambda _: io.BufferedWriter(io.FileIO("/dev/full", "w"))
+        )
+        logger.log(rows(0), {})
+    logger.log(rows(20), {})
+    logger.close()
+    TensorBoard(tmp_path, ABOUT).log(rows(40), {})
+    tags = [
+        value.tag for event in events.read(tmp_path / "seed_0") for value in event.summary.value
+    ]
+    assert tags.count("eval/return") == 2
+    assert sum(tag.startswith("_hparams_") for tag in tags) == 3  # of one description
 
 
 def raise_full(_):

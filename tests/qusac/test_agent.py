@@ -627,6 +627,8 @@ def test_mean_action_is_deterministic_and_draws_are_not():
         ({"reward": np.array([0.0, np.nan])}, "transition.reward must be finite"),
         ({"next_observation": np.full((2, 3), 1e39)}, "transition.next_observation must be finite"),
         ({"action": np.full((2, 2), -9.0)}, r"lie in \[-1, 1\], got -9 to -9"),
+        ({"action": np.full((2, 2), -128, np.int8)}, r"lie in \[-1, 1\]"),
+        ({"reward": np.array([1j, 0])}, "transition.reward must hold real numbers"),
         ({"terminated": np.array([0.0, 0.5])}, "must be bool, or 0 and 1"),
     ],
 )

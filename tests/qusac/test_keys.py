@@ -42,7 +42,7 @@ def test_every_update_of_a_call_has_a_batch_of_its_own():
     )
     state = agent.init(jax.random.key(0), config=config, task=TASK)
     x = jax.random.normal(jax.random.key(1), (32, 3))
-    data = Transition(x, x[:, :2], jnp.arange(32.0), x, jnp.ones(32, bool))
+    data = Transition(x, jnp.tanh(x[:, :2]), jnp.arange(32.0), x, jnp.ones(32, bool))
     state = agent.observe(state, data)
 
     def last_loss(num_updates):

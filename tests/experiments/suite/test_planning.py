@@ -45,13 +45,24 @@ def test_each_run_of_a_plan_has_a_directory_of_its_own(tmp_path, monkeypatch):
         plan(Combinations(["a:b", "a_b"], ["sac"], ["0"]), 1, (), tmp_path)
 
 
-@pytest.mark.parametrize("flag", ["--seed=0", "--seed=0,1", "-seed=x"])
+@pytest.mark.parametrize("flag", ["--seed=0", "--seed=0,1", "-seed=x", "--seed 3"])
 def test_what_a_suite_sets_itself_is_named_before_its_value_is_read(tmp_path, flag):
     wanted = Combinations(["pendulum"], ["sac"], ["0"])
     with pytest.raises(ValueError, match="seed is what a suite sets for each run; use --seeds"):
-        plan(wanted, 1, [flag], tmp_path)
+        plan(wanted, 1, flag.split(), tmp_path)
     with pytest.raises(ValueError, match="mean '--num_steps' or '--num_seeds' or '--c"):
         plan(wanted, 1, ["--num_stepz=4"], tmp_path, ["num_seeds"])
+
+
+def test_what_a_suite_sets_itself_is_in_no_flag_file_either(tmp_path):
+    (tmp_path / "flags").write_text("--env=acrobot\n")
+    with pytest.raises(ValueError, match="env is what a suite sets for each run; use --tasks"):
+        plan(
+            Combinations(["pendulum"], ["sac"], ["0"]),
+            1,
+            [f"--flagfile={tmp_path / 'flags'}"],
+            tmp_path,
+        )
 
 
 def test_plan_takes_several_action_costs(tmp_path):

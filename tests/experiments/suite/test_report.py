@@ -11,7 +11,7 @@ from tests.run_files import change_config, rows_for, write_run
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
-def test_a_damaged_run_ends_neither_the_suite_nor_its_report(tmp_path, capsys):
+def test_a_damaged_run_ends_neither_the_suite_nor_its_report(tmp_path):
     runs = planned(tmp_path / "runs", 2)
     for run in runs:
         write_run(run.path, "pendulum", "sac", rows_for([0], [4.0], (0, 10)))
@@ -46,12 +46,12 @@ def test_a_run_that_lost_its_config_is_missed(tmp_path):
 
 
 def test_a_suite_of_which_nothing_is_left_has_failed(tmp_path, capsys):
-    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ".ipynb_checkpoints").mkdir(parents=True)
     assert command.main(["suite", f"--workdir={tmp_path}", "--report"]) == 1
     assert f"no run in {tmp_path / 'runs'}\n" in capsys.readouterr().out
 
 
-def test_report_by_hand(tmp_path, capsys):
+def test_report_by_hand(tmp_path):
     steps = tuple(range(0, 50_001, 2_500))
     for method, finals in (("ensemble_mean", [400.0, 600.0]), ("upper_bound", [100.0, 300.0])):
         for env in ("pendulum", "ball_in_cup"):
