@@ -204,7 +204,8 @@ class Policy:
             render: whether `render()` is to return pictures.
 
         Raises:
-            ValueError: if it cannot be built here, or has other sizes or bounds than in training.
+            ValueError: if it cannot be built here, is one on the device, which is none of
+                Gymnasium's, or has other sizes or bounds than in training.
         """
         from gymnasium.wrappers import RescaleAction
 

@@ -114,7 +114,7 @@ class OfflineRun(Run):
 
     def _check_dynamics(self, path: pathlib.Path, there: dict[str, Any]) -> None:
         """Raises `ValueError` if fitted dynamics are of a run with other values than this one."""
-        here = self._dynamics_identity()
+        here, there = files.flatten(self._dynamics_identity()), files.flatten(there)
         differing = [
             f"{name}: {there.get(name)!r} there, {here[name]!r} now"
             for name in here

@@ -13,7 +13,7 @@ from qusac_jax._actions import UNBOUNDED
 
 ACTION_TOLERANCE = 1e-5  # float rounding, as a share of half the range of an action
 MAX_EXACT_INTEGER = 2**24  # up to here float32 holds every integer
-_DAMAGED = "the file is truncated or damaged: copy or download it again"
+_DAMAGED = "the file is truncated or damaged: copy it, download it or make it again"
 # What h5py raises for a damaged file, depending on the part that is damaged.
 _H5PY_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)
 

@@ -27,9 +27,11 @@ def import_function(
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # other people's modules raise anything
+        named = form.partition("MODULE")[0] + path
         raise ValueError(
-            f"{what}: the module of {path!r} cannot be imported: {one_line(error)}; name it as "
-            "Python would import it from the current directory, such as package.module:function"
+            f"{what}: the module of {named!r} cannot be imported: {one_line(error)}; start where "
+            "it lies, or put that folder into PYTHONPATH, and name it as Python would import it "
+            f"from there, such as {form.replace('MODULE', 'package.module')}"
         ) from error
     functions = [key for key, value in vars(module).items() if callable(value)]
     if name not in functions:

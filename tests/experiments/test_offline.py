@@ -156,7 +156,7 @@ def test_dynamics_that_were_fitted_otherwise_are_refused(
 ):
     arguments = [f"--dynamics={finished}", "--config.dynamics.patience=2"]
     assert train(tmp_path / "run", *arguments) == 2
-    assert "fitted with other values (dynamics: " in capsys.readouterr().err
+    assert "other values (dynamics.patience: 5 there, 2 now);" in capsys.readouterr().err
     scaled = dataclasses.replace(dataset, action_high=2 * dataset.action_high)
     with monkeypatch.context() as patch:
         patch.setattr(datasets, "load", lambda *args, **options: scaled)
