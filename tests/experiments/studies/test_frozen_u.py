@@ -47,7 +47,7 @@ def test_the_agent_learns_on_and_D_and_models_stay(tiny_run):
     saved = SavedRun(tiny_run)
     old = jax.tree.map(lambda x: x[1], saved.state(80))
     config = dataclasses.replace(saved.config, unet_steps=2)
-    counts = {"states": 5, "num_rollouts": 3}
+    counts = {"states": 5, "num_draws": 3}
     state = frozen_u.old_agent(saved, old, config, seed=3)
     (before,) = frozen_u.measure(saved, state, config, num_updates=0, **counts)
     assert before.updates == 0
