@@ -219,9 +219,9 @@ def test_a_saved_run_is_measured_and_drawn(tiny_run, tmp_path, capsys):
     few = ["--episodes=3", "--points=2", "--draws=2", f"--output={tmp_path}"]
     assert command.main(["calibration", str(tiny_run), *few]) == 0
     out = capsys.readouterr().out
-    assert "| | seed 0 | seed 1 |" in out
+    assert "|  | seed 0 | seed 1 |\n" in out
     # Episodes of 13 steps at most: all of 0.99^13 of an even stream comes later.
-    assert "returns of 13 steps, from 1 state of each episode\n" in out
+    assert "returns of 13 steps, from 2 states of each episode\n" in out
     assert "88% of an even stream" in out
     assert (tmp_path / "step_80.png").stat().st_size > 10_000
     with (tmp_path / "step_80.csv").open() as file:
