@@ -1,6 +1,5 @@
 """Names in sections, and Weights & Biases: beginning, going on, doing without."""
 
-import errno
 import io
 import json
 import os
@@ -15,6 +14,7 @@ from experiments.loggers import hyperparameters, tag
 from experiments.tensorboard_logger import TensorBoard
 from experiments.wandb_logger import Wandb
 from tests import events
+from tests.run_files import disk_is_full
 
 ABOUT = {"env": "pendulum", "seed": 0, "config": {"risk": 1.0, "critic_hidden": [8, 8]}}
 
@@ -81,7 +81,7 @@ def test_tensorboard_that_cannot_be_written_stops_nobody(tmp_path, capsys, monke
     logger.rewind(-1)
     logger.log(rows(0), {})
     with monkeypatch.context() as full:
-        full.setattr(os, "fsync", raise_full)
+        full.setattr(os, "fsync", disk_is_full)
         for step in range(20, 400, 20):  # more than any queue holds
             logger.log(rows(step), {})
     error = capsys.readouterr().err
@@ -113,10 +113,6 @@ def test_tensorboard_whose_first_events_cannot_be_written_has_all_of_the_later_o
     ]
     assert tags.count("eval/return") == 2
     assert sum(tag.startswith("_hparams_") for tag in tags) == 3  # of one description
-
-
-def raise_full(_):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_continued_run_goes_on_in_the_same_place(stub, tmp_path):

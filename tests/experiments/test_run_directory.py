@@ -1,6 +1,5 @@
 """What a run directory accepts at its start, and that its files are whole."""
 
-import errno
 import json
 import os
 
@@ -8,6 +7,7 @@ import pytest
 
 from experiments import files
 from experiments.run_directory import RunDirectory
+from tests.run_files import disk_is_full
 
 
 @pytest.mark.parametrize("left", [[], [".lock"], ["config.partial"], [".lock", "config.partial"]])
@@ -54,14 +54,10 @@ def test_a_run_without_its_config_is_not_to_be_emptied(tmp_path):
 def test_metrics_that_cannot_be_written_are_named(tmp_path, monkeypatch):
     directory = RunDirectory(tmp_path, {"env": "x"})
     with monkeypatch.context() as full:
-        full.setattr(os, "fsync", raise_full)
+        full.setattr(os, "fsync", disk_is_full)
         with pytest.raises(OSError, match=r"could not write .*metrics.csv: .*No space.*goes on"):
             directory.log([{"step": 0.0, "seed": 0.0}], {})
     directory.close()
-
-
-def raise_full(_):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_full_disk_leaves_the_file_as_it_was_and_takes_no_room(tmp_path, monkeypatch):
