@@ -127,11 +127,11 @@ def unit(x: jax.Array) -> jax.Array:
 
 
 def _anything(like, salt):
-    """`[S]` of norm 0.3, with entries to both sides of 0 in no order that states have."""
+    """`[1, S]` of norm 0.3, with entries to both sides of 0 in no order that states have."""
     index = jnp.arange(like.shape[-1], dtype=jnp.uint32)
     index = index + like.shape[-1] * salt.astype(jnp.uint32)
     share = (index * jnp.uint32(2654435769)).astype(like.dtype) / 2.0**32  # Knuth's hash
-    return (share - 0.5) / jnp.sqrt(jnp.asarray(like.shape[-1], like.dtype))
+    return (share[None] - 0.5) / jnp.sqrt(jnp.asarray(like.shape[-1], like.dtype))
 
 
 def _one_round(apply, residual, shadow, target, max_iterations, precondition, dot, half_steps):

@@ -81,14 +81,13 @@ def draw_by_table(
         return jnp.where(is_lone, lone, no_entry)
 
     lone = _control.apply_if(jnp.any(is_lone), draw_lone, jnp.full(rows, num_states))
-    is_there = lone[..., None] == jnp.arange(num_states)
-    return inner * scale[..., None] + is_there.astype(inner.dtype)
+    return inner * scale[..., None] + jax.nn.one_hot(lone, num_states, dtype=inner.dtype)
 
 
 def _add_counts(counts, key, inner, terminal):
     """Adds Gamma(count) variates, one visited entry of each row per pass, until none is left."""
     num_states, num_actions = counts.shape[:2]
-    column = jnp.arange(num_states + 1)
+    column = jnp.arange(num_states + 1)[None, None, :]
     state, action = jnp.meshgrid(jnp.arange(num_states), jnp.arange(num_actions), indexing="ij")
 
     def next_visited(last):

@@ -31,7 +31,7 @@ def likeliest(transition: jax.Array) -> Likely:
     """Of `[..., S]` probabilities of the next state."""
     num_states = transition.shape[-1]
     next_state = jnp.argmax(transition, -1)
-    is_likeliest = next_state[..., None] == jnp.arange(num_states)
+    is_likeliest = jax.nn.one_hot(next_state, num_states, dtype=bool)
     probability = jnp.take_along_axis(transition, next_state[..., None], -1)[..., 0]
     others = jnp.where(is_likeliest, 0, transition).sum(-1) / max(num_states - 1, 1)
     distance = jnp.where(is_likeliest, 0, jnp.abs(transition - others[..., None]))
@@ -51,7 +51,7 @@ def preconditioner(likely: Likely, discount: chex.Numeric) -> Callable[[jax.Arra
 
     def along_paths(x):
         for hop, weight in hops:
-            x = x + weight * x[..., hop]
+            x = x + jnp.expand_dims(weight, range(x.ndim - 1)) * x[..., hop]
         return x
 
     spread = along_paths(discount * likely.others)

@@ -17,7 +17,7 @@ def mean(x: jax.Array) -> jax.Array:
 
 def variance(x: jax.Array) -> jax.Array:
     """`[...]` variance of `[N, ...]`, dividing by N."""
-    return mean(jnp.square(x - mean(x)))
+    return mean(jnp.square(x - mean(x)[None]))
 
 
 def _sum_in_turn(x: jax.Array) -> jax.Array:

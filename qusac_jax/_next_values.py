@@ -57,7 +57,8 @@ def next_distance(
     if isinstance(transition, sparse.Sparse | Columns):
         going_on, mass = _sparse_products.next_distance(transition, v, centre)
         return going_on - _missing(mass) * centre
-    going_on = jnp.sum(transition * (v - centre[..., None]), -1)
+    distance = v[None, None, :] - centre[..., None]
+    going_on = jnp.sum(transition * distance, -1)
     return going_on - _missing(transition.sum(-1)) * centre
 
 
@@ -86,7 +87,7 @@ def next_variance(
         going_on, mass = _sparse_products.next_square(transition, v, centre)
         return going_on + _missing(mass) * jnp.square(centre)
     missing = _missing(transition.sum(-1)) if missing is None else missing
-    distance = jnp.square(v - centre[..., None])
+    distance = jnp.square(v[None, None, :] - centre[..., None])
     return jnp.sum(transition * distance, -1) + missing * jnp.square(centre)
 
 

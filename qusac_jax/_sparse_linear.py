@@ -186,9 +186,9 @@ def _preconditioner(flow, discount, *, transposed=False):
 
     def precondition(x):
         def solve_bands(scaled):
-            rhs = (scaled * diagonal).T
+            rhs = (scaled * diagonal[None]).T
             return jax.lax.linalg.tridiagonal_solve(lower, diagonal, upper, rhs).T
 
-        return _control.apply_if(is_chain, solve_bands, x / diagonal)
+        return _control.apply_if(is_chain, solve_bands, x / diagonal[None])
 
     return precondition

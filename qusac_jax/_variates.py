@@ -111,7 +111,7 @@ def bits_of_rows(key: chex.PRNGKey, shape: tuple[int, ...]) -> jax.Array:
 
     start, twist = jax.random.bits(key, (2, *shape[:-1], 1), jnp.uint32)
     column = jnp.arange(shape[-1], dtype=jnp.uint32) * jnp.uint32(_GOLDEN_RATIO)
-    return mix(mix(start + column) ^ twist)
+    return mix(mix(start + jnp.expand_dims(column, range(len(shape) - 1))) ^ twist)
 
 
 def log_quantile_table(concentration: float) -> np.ndarray:

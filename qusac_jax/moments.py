@@ -194,7 +194,7 @@ def solve_moments_of_actions(
     strength = posterior.concentration.sum(-1)
     transition, ending = _mean_rows(posterior.concentration, strength)
     reward_variance, scale = 1 / posterior.reward_precision, 1 / (strength + 1)
-    others = (policy[:, None] + jnp.arange(1, num_actions)) % num_actions  # [S, A-1]
+    others = (policy[:, None] + jnp.arange(1, num_actions)[None]) % num_actions  # [S, A-1]
     pairs = state[:, None], others
     inverse, next_of_others = _fundamental(transition, likely, (state, policy), pairs, discount)
     flow = transition[state, policy]

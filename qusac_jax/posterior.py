@@ -398,7 +398,8 @@ def _sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
     noise = jax.random.normal(
         key_reward, (n, *posterior.reward_mean.shape), posterior.reward_mean.dtype
     )
-    reward = posterior.reward_mean + noise / jnp.sqrt(posterior.reward_precision)
+    deviation = jnp.sqrt(posterior.reward_precision)
+    reward = posterior.reward_mean[None] + noise / deviation[None]
     concentration = posterior.concentration
     if posterior.support is not None:
         rows = _dirichlet.draw(concentration, key_transition, n)

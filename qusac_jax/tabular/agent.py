@@ -173,7 +173,7 @@ def _optimize(belief, policy, warm_start, key, *, config) -> Plan:
         step, history, _, warm_start, _, unsolved = carry
         evaluation, warm_start = evaluate(history[step], warm_start)
         greedy = _greedy(evaluation, preference, config.risk).astype(history.dtype)
-        seen = jnp.all(history == greedy, -1)
+        seen = jnp.all(history == greedy[None], -1)
         period = jnp.where(jnp.any(seen), step + 1 - jnp.argmax(seen), 0)
         unsolved = unsolved + evaluation.unsolved
         return step + 1, history.at[step + 1].set(greedy), period, warm_start, evaluation, unsolved
@@ -299,7 +299,7 @@ def _uncertainty_reward(members, member_v, mean_v, config):
     discount = config.discount
     columns = [mean_v if config.method == "pombu" else member_v]
     if config.method == "exact_ube":
-        columns = [mean_v, member_v, (member_v - mean_v) ** 2]
+        columns = [mean_v, member_v, (member_v - mean_v[None]) ** 2]
     columns = jnp.stack([jnp.broadcast_to(column, member_v.shape) for column in columns], -1)
     if isinstance(members.transition, sparse.Sparse):
         each = jax.vmap(next_mean, (None, 1), 2)  # of the vectors
