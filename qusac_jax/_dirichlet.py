@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from qusac_jax import _control, _variates
 
+PRIOR_ROUNDING = 1e-6  # relative; a concentration may be this much below its prior
 _LONE_TOTAL = 1e-30  # below this, a row of gamma variates is one variate and rounding
 _WORK_ARRAYS = 12  # of the size of what is drawn at once, which XLA takes on CPU: 8 to 15
 _ENTRIES_AT_ONCE = 2**18  # more are slower on CPU; fewer make small problems a long loop
@@ -62,19 +63,22 @@ def draw_by_table(
         n: N.
 
     Returns:
-        `[N, S, A, S]`, without the terminal state.
+        `[N, S, A, S]`, no terminal state; rows with a concentration below the prior are NaN.
     """
     num_states, num_actions = concentration.shape[:2]
     key_prior, key_terminal, key_lone, key_counts = jax.random.split(key, 4)
     rows = (n, num_states, num_actions)
     inner = jnp.exp(_variates.log_gamma_by_table(log_quantile, key_prior, (*rows, num_states)))
     terminal = jnp.exp(_variates.log_gamma_by_table(log_quantile, key_terminal, rows))
-    inner, terminal = _add_counts(concentration - prior, key_counts, inner, terminal)
+    counts = concentration - prior
+    inner, terminal = _add_counts(counts, key_counts, inner, terminal)
     total = inner.sum(-1) + terminal
     # A row that underflows as a whole has no visits of weight 1; normalized, it is one-hot up to
     # rounding, and by symmetry each entry (the terminal state too) is equally likely to be the one.
     is_lone = total < _LONE_TOTAL
     scale = jnp.where(is_lone, 0.0, 1.0 / jnp.where(is_lone, 1.0, total))
+    is_possible = jnp.all(counts >= -PRIOR_ROUNDING * prior, -1)
+    scale = jnp.where(is_possible[None], scale, jnp.nan)
 
     def draw_lone(no_entry):
         lone = jax.random.randint(key_lone, rows, 0, num_states + 1)

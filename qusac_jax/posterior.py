@@ -45,7 +45,6 @@ __all__ = [
 
 NEARLY_NOISELESS = 1e6  # inverse variance of a reward that one observation makes known
 
-_PRIOR_ROUNDING = 1e-6  # relative; a concentration may be this much below its prior
 SAMPLE_ARRAYS = 2  # of the size of a sample, which XLA takes on CPU, the result among them
 _SPARSE_WORK = 48  # bytes on the host that sorting and summing takes for each successor
 _BLOCK = 128  # values that are summed before a total grows by them, or as many as it has entries
@@ -201,7 +200,7 @@ def update(
     Args:
         posterior: the belief so far.
         transitions: `[T]` each. Under `jit`, entries with an index outside its range (negative ones
-            too), or a next state outside the belief's `support`, are not counted.
+            too), or a next state that the belief excludes, are not counted.
         weight: scalar or `[T]`, >= 0: how many times each transition is counted. 0 ignores it,
             whatever its reward.
         noise_precision: inverse variance of an observed reward around the expected one, >= 0 and
@@ -282,6 +281,7 @@ def _update(posterior, transitions, weight, noise_precision) -> Posterior:
         is_same = posterior.support[state, action] == next_state[:, None]
         column = jnp.argmax(is_same, -1)
         valid &= jnp.any(is_same, -1)
+    valid &= posterior.concentration[state, action, column] > 0
     weight = jnp.broadcast_to(jnp.asarray(weight, posterior.reward_mean.dtype), state.shape)
     weight = jnp.where(valid, weight, 0.0)
     noise_precision = jnp.asarray(noise_precision, weight.dtype)
@@ -363,7 +363,7 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
 
     Raises:
         ValueError: if n is below 1 or too large for the memory, and outside `jit` if a
-            concentration is below its prior.
+            concentration is below its prior; under `jit`, such rows are NaN.
     """
     check_posterior(posterior)
     check_key(key)
@@ -374,7 +374,9 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
         # A table holds the prior's part of each concentration; without one, nothing is in parts.
         prior = 0.0 if posterior.log_quantile is None else posterior.prior
         with jax.ensure_compile_time_eval():  # a belief that a jitted function closes over
-            least = float(jnp.min(posterior.concentration - prior * (1 - _PRIOR_ROUNDING)))
+            least = float(
+                jnp.min(posterior.concentration - prior * (1 - _dirichlet.PRIOR_ROUNDING))
+            )
         if not least >= 0:
             raise ValueError(
                 "posterior.concentration must be at least posterior.prior, or 0 for an array "

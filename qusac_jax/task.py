@@ -12,6 +12,8 @@ from qusac_jax._checks import check_count
 # there [...] bool. Traceable, over any leading axes. A time limit is no end.
 TerminationFn = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
+LARGEST_ACTION = 1.0 + 1e-5  # 1 up to rounding
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:

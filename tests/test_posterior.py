@@ -360,6 +360,10 @@ def test_concentrations_below_their_prior_are_not_sampled(below):
     belief = belief._replace(concentration=belief.concentration.at[0, 0, 0].set(below))
     with pytest.raises(ValueError, match="or 0 for an array prior, got"):
         posterior.sample(belief, jax.random.key(0), 3)
+    unchecked = jax.jit(posterior.sample, static_argnames="n")(belief, jax.random.key(0), n=3)
+    is_nan = np.isnan(unchecked.transition).any(axis=(0, 3))
+    assert is_nan[0, 0]
+    assert is_nan.sum() == 1
     belief = posterior.init(5, 2, concentration=np.full((5, 2, 6), 0.5))  # not from a table
     belief = belief._replace(concentration=belief.concentration.at[0, 0, 0].set(0.1))
     posterior.sample(belief, jax.random.key(0), 3)
@@ -388,6 +392,9 @@ def test_what_a_concentration_of_0_excludes_is_not_observed():
         posterior.update(belief, observed)
     counted = posterior.update(belief, observed, weight=np.array([1.0, 0.0]))
     np.testing.assert_array_equal(counted.concentration[0, 0], [1.0, 2.0, 0.0])
+    unchecked = jax.jit(posterior.update)(belief, observed._replace(reward=[3.0, 5.0]))
+    np.testing.assert_array_equal(unchecked.concentration, counted.concentration)
+    np.testing.assert_allclose(unchecked.reward_mean[0, 0], 3.0, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16])

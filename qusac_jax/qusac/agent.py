@@ -27,7 +27,7 @@ from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.diagnostics import Metrics
 from qusac_jax.qusac.model import fit, predictor, refresh, roll_out
 from qusac_jax.qusac.state import TrainState, act, init
-from qusac_jax.task import Task, Transition
+from qusac_jax.task import LARGEST_ACTION, Task, Transition
 
 __all__ = [
     "Metrics",
@@ -45,9 +45,6 @@ __all__ = [
 ]
 
 
-_LARGEST_ACTION = 1.0 + 1e-5  # 1 up to rounding
-
-
 def observe(state: TrainState, transitions: Transition) -> TrainState:
     """Stores transitions in D (Algorithm 2, line 9).
 
@@ -61,7 +58,8 @@ def observe(state: TrainState, transitions: Transition) -> TrainState:
     Raises:
         ValueError: if B exceeds the capacity, or a shape is not that of D. Of what is not traced,
             also if a number is not finite, an action not in [-1, 1] or `terminated` neither 0 nor
-            1; under `jit` nothing can be said, and `diagnostics.finite_parts` tells afterwards.
+            1; under `jit` nothing can be said, and `diagnostics.finite_parts` tells of numbers and
+            actions afterwards.
     """
     lead = np.shape(transitions.reward)
     if len(lead) != 1:
@@ -254,7 +252,7 @@ def _check_transitions(given: Transition, there: Transition, lead: tuple[int, ..
 def _check_values(name: str, value: np.ndarray) -> None:
     if not np.isfinite(value).all():
         raise ValueError(f"transition.{name} must be finite, got NaN or infinity in it")
-    if name == "action" and (np.abs(value) > _LARGEST_ACTION).any():
+    if name == "action" and (np.abs(value) > LARGEST_ACTION).any():
         raise ValueError(
             f"transition.action must lie in [-1, 1], got {value.min():.6g} to {value.max():.6g}; "
             "rescale the environment's"

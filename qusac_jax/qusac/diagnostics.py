@@ -23,7 +23,7 @@ from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.qusac.state import TrainState
-from qusac_jax.task import Task
+from qusac_jax.task import LARGEST_ACTION, Task
 
 Metrics = dict[str, jax.Array]
 
@@ -157,13 +157,19 @@ def values_at(
 
 
 def finite_parts(state: TrainState) -> dict[str, jax.Array]:
-    """Whether all numbers are finite, `[]` for each part of the learner and for the dynamics."""
+    """Whether all numbers are finite, `[]` for each part of the learner, the dynamics and D.
+
+    Of D, named "replay", also whether its actions are in [-1, 1].
+    """
     dynamics = state.dynamics
     if dynamics is not None:  # bounds that are infinite do not bind, which is no divergence
         dynamics = dynamics._replace(least=None, most=None)
-    parts = {**state.learner._asdict(), "dynamics": dynamics}
+    data = state.replay.data
+    parts = {**state.learner._asdict(), "dynamics": dynamics, "replay": data}
     finite = lambda part: [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(part)]
-    return {name: jnp.all(jnp.array([True, *finite(part)])) for name, part in parts.items()}
+    found = {name: jnp.all(jnp.array([True, *finite(part)])) for name, part in parts.items()}
+    found["replay"] &= jnp.all(jnp.abs(data.action) <= LARGEST_ACTION)
+    return found
 
 
 def rewarded_share(buffer: replay.Buffer, threshold: float) -> jax.Array:

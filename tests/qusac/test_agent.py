@@ -223,6 +223,15 @@ def test_what_is_not_finite_is_found_by_its_name(alone):
     assert {name for name, finite in found.items() if not finite} == {"target_critic", "dynamics"}
 
 
+@pytest.mark.parametrize("wrong", [{"reward": jnp.nan}, {"action": 7.0}])
+def test_what_a_jitted_loop_could_not_refuse_is_found(alone, wrong):
+    state = alone.init(jax.random.key(0))
+    transitions = random_transitions(1)
+    wrong = {name: jnp.full_like(getattr(transitions, name), x) for name, x in wrong.items()}
+    found = diagnostics.finite_parts(jax.jit(agent.observe)(state, transitions._replace(**wrong)))
+    assert {name for name, finite in found.items() if not finite} == {"replay"}
+
+
 def test_learning_changes_what_it_should(alone):
     key = jax.random.key(1)
     before = alone.init(key)
