@@ -39,6 +39,7 @@ def draw(
     path: pathlib.Path,
     spreads: Spreads | None = None,
     *,
+    title: str,
     is_of_values: bool = True,
 ) -> pathlib.Path:
     """Expected against actual returns, and sqrt(U) against the error, a colour for each seed.
@@ -48,6 +49,7 @@ def draw(
         seeds: R, for the legend.
         path: of the PNG.
         spreads: a second row for the members, if given.
+        title: whose returns these are.
         is_of_values: whether U is a variance of values. If not, it says nothing of how large errors
             are, and no diagonal is drawn.
     """
@@ -58,7 +60,8 @@ def draw(
     if spreads is not None:
         _draw_spreads(panels[1], spreads)
         _finish_std(panels[1, 0], spreads.std, "members' models", is_of_values)
-    style.legend(figure, panels[0, 0].get_legend_handles_labels()[0], where="upper")
+    handles = panels[0, 0].get_legend_handles_labels()[0]
+    style.legend(figure, handles, where="upper", title=title)
     return style.save(figure, path)
 
 

@@ -18,6 +18,7 @@ from absl import flags
 from experiments import config_flags, path_flag
 from experiments.files import flatten, read_json, warn
 from experiments.retired import RETIRED
+from experiments.run_kind import is_tabular
 from qusac_jax._messages import did_you_mean
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.presets import PRESETS
@@ -45,10 +46,11 @@ def of_run(path: pathlib.Path, *, argument: str, remedy: str) -> Config:
         ValueError: if they cannot be read, or are those of another version.
     """
     try:
-        content = read_json(path / "config.json", remedy).get("config", {})
+        about = read_json(path / "config.json", remedy)
     except ValueError as error:
         raise ValueError(f"{argument}: {error}") from error
-    if isinstance(content, dict) and "agent" in content:
+    content = about.get("config", {})
+    if is_tabular(about):
         raise ValueError(f"{argument}: {path} is a run of experiments.tabular; {remedy}")
     default = Config()
     known = flatten(dataclasses.asdict(default))

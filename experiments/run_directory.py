@@ -13,6 +13,7 @@ import numpy as np
 
 from experiments.files import flatten, read_columns, read_json, warn, write_json
 from experiments.loggers import Logger
+from experiments.run_kind import is_tabular
 from experiments.tensorboard_logger import TensorBoard
 
 _LOCK = ".lock"
@@ -351,6 +352,9 @@ def _is_free(key: str) -> bool:
 
 
 def _check_same(what: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+    if is_tabular(old) != is_tabular(new):
+        program = "tabular" if is_tabular(old) else "online or experiments.offline"
+        raise ValueError(f"{what} is a run of experiments.{program}; choose another workdir")
     old, new = flatten(old), flatten(new)
     differing = [
         f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"

@@ -13,6 +13,7 @@ import numpy as np
 
 from experiments import run_settings
 from experiments.files import plain, read_columns, read_json, warn
+from experiments.run_kind import is_tabular
 
 _REQUIRED_COLUMNS = ("step", "seed", "eval_return", "eval_task_return")
 _REQUIRED_KEYS = ("env", "method", "preset")
@@ -76,7 +77,7 @@ def read_runs(
         except (ValueError, OSError) as error:
             problems.append(f"runs: {error}")
     if not curves:
-        what = f"{len(found)} runs without an evaluation yet" if found else "no run"
+        what = "no evaluation" if found else "no run"
         raise ValueError(
             "; ".join(problems)
             or f"runs: found {what} in {', '.join(map(str, paths)) or 'no directories'}; name "
@@ -131,6 +132,9 @@ def labels(curves: Sequence[Curve], *, besides: Collection[str] = ()) -> list[st
 
 def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
     config = read_json(path / "config.json")
+    if is_tabular(config):
+        what = f"{path} is a run of experiments.tabular, whose curve is regret.png"
+        raise ValueError(f"{what}; leave it out")
     strings = [config.get(key) for key in _REQUIRED_KEYS]
     pairs = zip(_REQUIRED_KEYS, strings, strict=True)
     missing = [key for key, value in pairs if not (isinstance(value, str) and value.strip())]
@@ -214,12 +218,13 @@ def what_is_missing(path: pathlib.Path, columns: Mapping[str, np.ndarray] | None
     if columns is None:
         columns = read_columns(path / "metrics.csv", _REQUIRED_COLUMNS)
     for seed in seeds:
-        steps = columns["step"][columns["seed"] == seed]
-        end = int(np.max(steps[np.isfinite(steps)], initial=0))
-        if end < done:
+        is_evaluated = (columns["seed"] == seed) & np.isfinite(columns["eval_return"])
+        steps = columns["step"][is_evaluated & np.isfinite(columns["step"])]
+        if not len(steps) or steps.max() < done:
+            end = f"ends at step {int(steps.max())}" if len(steps) else "has no evaluation"
             return (
-                f"{path / 'metrics.csv'} ends at step {end} of seed {seed}, and summary.json says "
-                f"{done}; put the file back, unless the run goes on from an earlier checkpoint"
+                f"{path / 'metrics.csv'} {end} of seed {seed}, and summary.json says {done}; put "
+                "the file back, unless the run goes on from an earlier checkpoint"
             )
     return ""
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments import config_file, files, kept_policies, seeds
+from experiments import config_file, files, kept_policies, run_kind, seeds
 from experiments.training import checkpoint_parts, run_flags
 from qusac_jax import datasets, environments, qusac
 from qusac_jax.checkpoint import Checkpointer
@@ -37,7 +37,7 @@ class SavedRun:
         if not (self.path / "config.json").is_file():
             raise ValueError(f"run {str(path)!r} has no config.json; {_REMEDY}")
         self.about = about = files.read_json(self.path / "config.json", _REMEDY)
-        if "preset" not in about and not {"num_episodes", "inspect_episodes"}.isdisjoint(about):
+        if run_kind.is_tabular(about):
             raise ValueError(
                 f"run {str(path)!r} is a tabular one, whose metrics.csv has the exact returns of "
                 "its policies; `python -m experiments.tabular --inspect` draws its uncertainty"

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 
+import jax
 import numpy as np
 
 HEADER = "step,seed,eval_return,eval_task_return,mean_q"
@@ -50,3 +51,10 @@ def rows_for(seeds, finals, steps=(0, 100, 200)):
         for step in steps
         for seed, final in zip(seeds, finals, strict=True)
     ]
+
+
+def trace_events(folder):
+    """The names of what happened in the only trace of a profile there is."""
+    (path,) = folder.glob("plugins/profile/*/*.xplane.pb")
+    planes = jax.profiler.ProfileData.from_file(str(path)).planes
+    return [event.name for plane in planes for line in plane.lines for event in line.events]

@@ -59,13 +59,18 @@ def run(options: Any, paths: Sequence[str]) -> None:
     files.write_csv(numbers, header, ((name, *values) for name, values in rows.items()))
     predictions = calibration_figure.Predictions(returns.value, returns.std, returns.real)
     calibration_figure.draw(
-        predictions, saved.seeds, picture, _spreads(returns), is_of_values=is_of_values
+        predictions,
+        saved.seeds,
+        picture,
+        _spreads(returns),
+        title=f"{saved.spec.name}, {saved.config.method}, step {step}",
+        is_of_values=is_of_values,
     )
     left = saved.config.discount**returns.length
     num_points = returns.real.shape[1] // options.episodes
     print(
         f"{saved.spec.name}, step {step}: returns of {returns.length} steps, from {num_points} "
-        f"state{'s' * (num_points > 1)} of each episode"
+        f"state{'s' * (num_points > 1)} of each of {options.episodes} episodes"
     )
     if num_points < options.points:
         print(f"{options.points} were wanted; later ones are cut off before so many steps")

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import cli
+from experiments import cli, markdown
 from qusac_jax.qusac import learner as learner_lib
 from qusac_jax.qusac import multistep, networks
 from qusac_jax.qusac import parts as parts_lib
@@ -37,7 +37,7 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_integer(
         "updates", 5_000, "gradient updates between two lines", lower_bound=1, **define
     )
-    flags.DEFINE_integer("lines", 4, "lines to print", lower_bound=1, **define)
+    flags.DEFINE_integer("lines", 4, "lines after the first", lower_bound=1, **define)
     return values
 
 
@@ -102,9 +102,10 @@ def main(argv: Sequence[str] = sys.argv) -> int:
             initial_temperature=1e-6,
             temperature_learning_rate=1e-12,
         )
-        print("updates  spread  offset")
+        print(markdown.head(["updates", "spread", "offset"]))
         for line, (spread, offset) in enumerate(spreads(config, options.updates, options.lines)):
-            print(f"{line * options.updates:7d} {spread:7.3f} {offset:7.3f}", flush=True)
+            cells = [line * options.updates, f"{spread:.3f}", f"{offset:.3f}"]
+            print(markdown.row(cells), flush=True)
 
     return cli.run_with(run, options, argv, __doc__ or "")
 

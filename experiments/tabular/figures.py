@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
+from matplotlib import ticker
 from matplotlib.figure import Figure
 
 from experiments import heat_maps, results, style
@@ -83,6 +84,7 @@ def draw_deep_sea(runs: list[FinishedRun], published, path: pathlib.Path) -> pat
         left.plot([], [], "kx--", alpha=0.6, label="published")
     left.set(xlabel="L", ylabel="learning time (episodes)", title="learning time")
     right.set(xlabel="L", ylabel="total regret", title="total regret")
+    left.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     right.set_xticks(range(len(lengths)), [str(length) for length in lengths])
     handles = right.get_legend_handles_labels()[0]
     style.legend(figure, [*handles, *(left.lines[-1:] if published else [])], where="upper")

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import seeds
-from experiments.training import device_loop
+from experiments.training import device_loop, trace
 from experiments.training.device_evaluator import DeviceEvaluator
 from experiments.training.online_run import OnlineRun
 from experiments.training.setup import Setup
@@ -69,7 +69,7 @@ class DeviceRun(OnlineRun):
             self._state = jax.device_put(self._state, self._setup.devices[0])
 
     def _advance(self) -> dict[str, jax.Array]:
-        """All steps up to the next evaluation or checkpoint."""
+        """All steps up to the next evaluation or checkpoint; fewer while they are recorded."""
         last = min(
             self._num_steps,
             *(
@@ -77,6 +77,8 @@ class DeviceRun(OnlineRun):
                 for every in (self._setup.eval_every, self._setup.checkpoint_every)
             ),
         )
+        if self._setup.trace.is_wanted and self._processes.count == 1:  # others make whole calls
+            last = min(last, max(self.step + trace.STEPS, self._config.warmup_steps))
         plan = device_loop.plan(self.step, last, self._most_steps, config=self._config)
         with self._speed.learning_step(int(plan.learn.sum())):
             host = self._env.streams, jnp.asarray(self._action)

@@ -194,6 +194,7 @@ class OfflineRun(Run):
             calibration_figure.Predictions(*values),
             all_seeds.tolist(),
             self._directory.path / "calibration.png",
+            title=f"{self._setup.env}, {self._config.method}, step {self.step}",
             is_of_values=METHODS[self._config.method].is_of_values,
         )
 

@@ -160,7 +160,9 @@ def _run(
         return 128 + signal_number
     print(f"done: summary.json, learning_curve.png and policy are in {workdir}")
     if options.video and setup.processes.is_first:
-        run.record_video(setup.directory.path / "episode.mp4")
+        path = setup.directory.path / "episode.mp4"
+        run.record_video(path)
+        print(f"video -> {path} and .gif")
     return None
 
 

@@ -49,7 +49,7 @@ class Speed:
             count: how many; with 0 nothing is measured.
         """
         start = time.perf_counter()
-        with self._trace.learning_step() if count else contextlib.nullcontext():
+        with self._trace.learning_step(count) if count else contextlib.nullcontext():
             yield
         if self._has_learned and count:
             self._seconds += time.perf_counter() - start

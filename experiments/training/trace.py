@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from experiments.training.compilations import CompilationCounter
 
-_SKIPPED = 2  # learning steps of this process, which compile
-_STEPS = 10  # learning steps in a trace
+_SKIPPED = 2  # calls of this process that learn, which compile
+STEPS = 10  # learning steps in a trace
 _SECONDS = 1.0  # of a trace at most; one step may take minutes, and makes gigabytes
 _STEP = "learning_step"  # what TensorBoard knows it as
 
@@ -55,12 +55,24 @@ class Trace:
             return
         self._keep()
         if self._is_wanted:
-            tqdm.write("profile: no trace, the run ended before learning steps without compilation")
+            tqdm.write(
+                "profile: no trace, the run ended before learning steps without compilation; use a "
+                "larger num_steps"
+            )
         self._unfinished.cleanup()
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it still has to be recorded."""
+        return self._is_wanted
+
     @contextlib.contextmanager
-    def learning_step(self) -> Iterator[None]:
-        """Around a learning step, which must have ended on the device too."""
+    def learning_step(self, count: int = 1) -> Iterator[None]:
+        """Around a call that learns, which must have ended on the device too.
+
+        Args:
+            count: learning steps in it; with more than `STEPS`, one of a second is cut off.
+        """
         if self._is_wanted and self._recording is None:
             self._skipped += 1
             if self._skipped > _SKIPPED:
@@ -71,8 +83,8 @@ class Trace:
             return
         with jax.profiler.StepTraceAnnotation(_STEP, step_num=recording.num_steps):
             yield
-        recording.num_steps += 1
-        if recording.num_steps == _STEPS or recording.seconds is not None:
+        recording.num_steps += count
+        if recording.num_steps >= STEPS or recording.seconds is not None:
             self._keep()
 
     def _keep(self) -> None:

@@ -221,7 +221,7 @@ def test_a_saved_run_is_measured_and_drawn(tiny_run, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "|  | seed 0 | seed 1 |\n" in out
     # Episodes of 13 steps at most: all of 0.99^13 of an even stream comes later.
-    assert "returns of 13 steps, from 2 states of each episode\n" in out
+    assert "returns of 13 steps, from 2 states of each of 3 episodes\n" in out
     assert "88% of an even stream" in out
     assert (tmp_path / "step_80.png").stat().st_size > 10_000
     with (tmp_path / "step_80.csv").open() as file:

@@ -203,6 +203,17 @@ def test_a_continued_run_compiles_once_and_its_episodes_can_begin_anew(alone, tm
 
 
 @pytest.mark.slow
+def test_a_profile_has_a_call_of_learning_steps_and_changes_nothing(alone, tmp_path):
+    flags = [*TINY, "--checkpoint_every=20", f"--profile={tmp_path}/trace"]
+    code, out, err = run(*flags, f"--workdir={tmp_path}/run")
+    assert code == 0, out + err
+    assert run_files.trace_events(tmp_path / "trace").count("learning_step") == 1
+    assert (alone / "metrics.csv").read_bytes() == (tmp_path / "run" / "metrics.csv").read_bytes()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["compilations"]["run_steps"] == 1
+
+
+@pytest.mark.slow
 def test_a_task_of_brax_is_learned_from(tmp_path):
     pytest.importorskip("brax")
     flags = [*TINY, "--preset=sac", "--env=brax:inverted_pendulum"]

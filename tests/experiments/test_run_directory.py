@@ -36,6 +36,15 @@ def test_a_directory_is_its_runs_from_when_something_was_computed(tmp_path, comp
         RunDirectory(tmp_path, {"env": "x"} | dict.fromkeys("abcdefgh", 0))
 
 
+@pytest.mark.parametrize(("program", "other"), [("tabular", "online"), ("online", "tabular")])
+def test_a_directory_of_the_other_half_is_named(tmp_path, program, other):
+    configs = {"tabular": {"num_episodes": 5}, "online": {"preset": "sac"}}
+    RunDirectory(tmp_path, configs[program]).close()
+    (tmp_path / "metrics.csv").touch()
+    with pytest.raises(ValueError, match=rf"is a run of experiments\.{program}.*another workdir"):
+        RunDirectory(tmp_path, configs[other])
+
+
 @pytest.mark.parametrize("other", ["config.json", "notes.txt"])
 def test_a_config_of_somebody_else_is_left_alone(tmp_path, other):
     (tmp_path / "config.json").write_text('{"model": "theirs"}')

@@ -26,10 +26,25 @@ def test_what_a_finished_run_has_lost_is_named(tmp_path, capsys, seeds, missing)
     run = write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0, 1], [1.0, 2.0]))
     (run / "summary.json").write_text(json.dumps({"steps": 200, "seeds": seeds}))
     run_reader.read_runs([run])
-    assert ("metrics.csv ends at step 0 of seed" in capsys.readouterr().err) == missing
+    assert ("metrics.csv has no evaluation of seed" in capsys.readouterr().err) == missing
     (run / "summary.json").write_text(json.dumps({"steps": 300, "seeds": [0, 1]}))
     run_reader.read_runs([run])
     assert "ends at step 200 of seed 0, and summary.json says 300" in capsys.readouterr().err
+
+
+def test_an_evaluation_that_was_lost_is_named(tmp_path, capsys):
+    rows = [(100, 0, 1.0, 1.0, 0.0), (200, 0, "nan", 2.0, 0.0)]
+    run = write_run(tmp_path / "a", "pendulum", "pombu", rows)
+    (run / "summary.json").write_text(json.dumps({"steps": 200, "seeds": [0]}))
+    run_reader.read_runs([run])
+    assert "metrics.csv ends at step 100 of seed 0, and summary" in capsys.readouterr().err
+
+
+def test_a_tabular_run_is_named(tmp_path):
+    run = write_run(tmp_path / "a", "deep_sea", "psrl", [])
+    (run / "config.json").write_text('{"env": "deep_sea", "num_episodes": 5, "config": {}}')
+    with pytest.raises(ValueError, match=r"is a run of experiments\.tabular, whose curve"):
+        run_reader.read_runs([run])
 
 
 def test_steps_of_two_kinds_are_not_one_axis(tmp_path, capsys):
@@ -79,7 +94,7 @@ def test_an_incomplete_last_line_is_ignored(tmp_path, tail):
     ("make_bad", "message"),
     [
         (lambda path: path.mkdir(), "found no run"),
-        (lambda path: write_run(path, "e", "m", []), "1 runs without an evaluation"),
+        (lambda path: write_run(path, "e", "m", []), "found no evaluation in"),
         (
             lambda path: write_run(path, "e", "m", [(0, 0, 1)], header="step,seed,eval_return"),
             "no column eval_task_return",

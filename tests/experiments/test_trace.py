@@ -8,18 +8,12 @@ import pytest
 
 from experiments.training import trace
 from experiments.training.trace import Trace
+from tests import run_files
 
 
 @jax.jit
 def warm(x):
     return jnp.sin(x) @ x
-
-
-def events(folder):
-    """The names in the only trace there is."""
-    (path,) = folder.glob("plugins/profile/*/*.xplane.pb")
-    planes = jax.profiler.ProfileData.from_file(str(path)).planes
-    return [event.name for plane in planes for line in plane.lines for event in line.events]
 
 
 def step(one, function=warm):
@@ -34,7 +28,7 @@ def test_a_trace_has_learning_steps_and_no_compilation(tmp_path, capsys):
         step(one, jax.jit(lambda x: jnp.cos(x) @ x))  # while it is recorded: begins anew
         for _ in range(15):
             step(one)
-    names = events(tmp_path / "made")
+    names = run_files.trace_events(tmp_path / "made")
     assert names.count("learning_step") == 10
     assert not any("ompile" in name for name in names)
     assert f"s of learning steps in {tmp_path}/made\n" in capsys.readouterr().out
@@ -45,7 +39,16 @@ def test_a_run_that_ends_in_its_trace_leaves_what_there_is(tmp_path):
     with Trace(str(tmp_path)) as one:  # as Ctrl-C leaves it
         for _ in range(5):
             step(one)
-    assert events(tmp_path).count("learning_step") == 3
+    assert run_files.trace_events(tmp_path).count("learning_step") == 3
+
+
+def test_a_call_counts_its_steps(tmp_path):
+    with Trace(str(tmp_path)) as one:
+        for _ in range(9):
+            with one.learning_step(4):
+                warm(jnp.ones((2, 2))).block_until_ready()
+        assert not one.is_wanted
+    assert run_files.trace_events(tmp_path).count("learning_step") == 3
 
 
 def test_a_long_step_is_recorded_in_part(tmp_path, monkeypatch):
@@ -56,7 +59,7 @@ def test_a_long_step_is_recorded_in_part(tmp_path, monkeypatch):
                 warm(jnp.ones((2, 2))).block_until_ready()
                 time.sleep(0.5)
         assert list(tmp_path.glob("plugins"))
-    assert any("PjitFunction(warm)" in name for name in events(tmp_path))
+    assert any("PjitFunction(warm)" in name for name in run_files.trace_events(tmp_path))
 
 
 def test_a_run_that_ends_before_says_so_and_leaves_nothing(tmp_path, capsys):
