@@ -37,6 +37,7 @@ class Restored(NamedTuple):
 
 
 _REMEDY = "use another checkpoint (--resume=latest_good), or another workdir"
+_ATTEMPTS = 5  # to list the checkpoints of a run that another process trains
 _REMEDY_OF_LAST = "no other one can be read: start in another workdir"
 
 
@@ -63,6 +64,9 @@ class Checkpointer:
         """Steps of the complete checkpoints, ascending."""
         if not self._directory.is_dir():
             return []
+        for _ in range(_ATTEMPTS):  # the run may go on, and delete one while it is looked at
+            with contextlib.suppress(FileNotFoundError):
+                return sorted(self._open().all_steps())
         return sorted(self._open().all_steps())
 
     def save(self, step: int, device: PyTree, host: PyTree, metadata: dict[str, Any]) -> None:

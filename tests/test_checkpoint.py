@@ -8,6 +8,7 @@ import zlib
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from qusac_jax import _checksums
@@ -81,6 +82,20 @@ def test_a_checkpoint_that_a_running_run_has_dropped_is_not_called_damaged(saved
     Checkpointer(saved).save(40, DEVICE, HOST, {})
     with pytest.raises(CheckpointError, match="has saved 40 since; read again"):
         reader.restore(DEVICE, HOST, step=20)
+
+
+def test_a_run_that_deletes_a_checkpoint_while_they_are_listed_is_asked_again(saved, monkeypatch):
+    manager, failures = ocp.CheckpointManager, []
+
+    def deleted_meanwhile(*arguments, **options):
+        if len(failures) < 2:
+            failures.append(1)
+            raise FileNotFoundError(2, "No such file or directory", "10")
+        return manager(*arguments, **options)
+
+    monkeypatch.setattr(ocp, "CheckpointManager", deleted_meanwhile)
+    assert Checkpointer(saved).steps() == [20, 30]
+    assert len(failures) == 2
 
 
 def test_what_a_killed_save_has_left_goes_with_the_next_save_and_no_reader_removes_it(saved):
