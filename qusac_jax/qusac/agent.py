@@ -12,6 +12,7 @@ Axes: N members, M critics per member, B batch, O observation size, A action siz
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import chex
@@ -208,29 +209,35 @@ def _sample_batches(
     The first `num_real` transitions of each are from D, the others by the model.
     """
     key_critic, key_policy = jax.random.split(key)
-    unchanged = lambda transition: transition
-    # What is propagated at transitions of D is up to the learner, which knows the critics.
-    with_nothing = lambda real: multistep.ahead(real, jnp.zeros_like(real.reward), 1, 0.0)
-    as_model = with_nothing if config.unet_looks_ahead else unchanged
 
-    def sample(model_data: Any, key: chex.PRNGKey, as_model: Any = unchanged) -> Any:
-        if model_data is None:
+    def sample(data: Any, key: chex.PRNGKey, convert: Callable[[Transition], Any]) -> Any:
+        """A batch of D, of what the model did, or of both; `convert` makes D's of one kind."""
+        if data is None:
             return replay.sample(state.replay, key, config.batch_size)
         if not config.num_real:
-            return replay.sample(model_data, key, config.batch_size)
+            return replay.sample(data, key, config.batch_size)
         key_real, key_model = jax.random.split(key)
-        real = as_model(replay.sample(state.replay, key_real, config.num_real))
-        model = replay.sample(model_data, key_model, config.batch_size - config.num_real)
+        real = convert(replay.sample(state.replay, key_real, config.num_real))
+        model = replay.sample(data, key_model, config.batch_size - config.num_real)
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), real, model)
 
+    shared = functools.partial(
+        sample,
+        state.model_data,
+        convert=_with_nothing_ahead if config.unet_looks_ahead else lambda real: real,
+    )
     if state.member_data is not None:
         keys = jax.random.split(key_critic, config.num_members)
-        as_steps = functools.partial(sample, as_model=multistep.single)
-        critic = jax.vmap(as_steps)(state.member_data, keys)
+        of_member = functools.partial(sample, convert=multistep.single)
+        critic = jax.vmap(of_member)(state.member_data, keys)
     else:
-        shared = multistep.single(sample(state.model_data, key_critic, as_model))
-        critic = jax.tree.map(lambda x: x[None], shared)
-    return critic, sample(state.model_data, key_policy, as_model)
+        critic = jax.tree.map(lambda x: x[None], multistep.single(shared(key_critic)))
+    return critic, shared(key_policy)
+
+
+def _with_nothing_ahead(real: Transition) -> multistep.Ahead:
+    """What is propagated there is up to the learner, which knows the critics."""
+    return multistep.ahead(real, jnp.zeros_like(real.reward), 1, 0.0)
 
 
 def _check_transitions(given: Transition, there: Transition, lead: tuple[int, ...]) -> None:

@@ -266,20 +266,21 @@ def _keep_better(problem: _Problem, progress: _Progress, averaged: networks.Para
     judged = _judged(config, mse)
     improved = jnp.any(judged < progress.best_mse * (1.0 - config.improvement), axis=-1)  # [N]
     has_improved = progress.has_improved | jnp.any(improved)
-    if config.stop_rule == "mean":
-        accepted = jnp.broadcast_to(jnp.any(improved), improved.shape)
-        better = accepted | ~has_improved
-    else:
-        accepted = better = improved = (progress.epoch == 0) | improved
+    if config.stop_rule == "mean":  # all members or none
+        counted = jnp.broadcast_to(jnp.any(improved), improved.shape)
+        kept = counted | ~has_improved
+    else:  # each by itself; the first epoch always counts
+        improved |= progress.epoch == 0
+        counted = kept = improved
 
     def keep(new: jax.Array, old: jax.Array) -> jax.Array:
-        return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+        return jnp.where(kept.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
     return progress._replace(
         best_params=jax.tree.map(keep, averaged, progress.best_params),
         # Not in other epochs: small gains add up.
         best_mse=jnp.where(
-            accepted[:, None], jnp.minimum(judged, progress.best_mse), progress.best_mse
+            counted[:, None], jnp.minimum(judged, progress.best_mse), progress.best_mse
         ),
         has_improved=has_improved,
         kept_mse=keep(jnp.mean(mse * unit**2, axis=-1), progress.kept_mse),

@@ -169,28 +169,43 @@ def _optimize(belief, policy, warm_start, key, *, config) -> Plan:
     evaluate = functools.partial(_evaluate, belief, mean, members, likely, config=config)
     history = jnp.full((config.max_steps + 1, len(policy)), -1, policy.dtype).at[0].set(policy)
 
-    def improve(carry):
-        step, history, _, warm_start, _, unsolved = carry
-        evaluation, warm_start = evaluate(history[step], warm_start)
-        greedy = _greedy(evaluation, preference, config.risk).astype(history.dtype)
-        seen = jnp.all(history == greedy[None], -1)
-        period = jnp.where(jnp.any(seen), step + 1 - jnp.argmax(seen), 0)
-        unsolved = unsolved + evaluation.unsolved
-        return step + 1, history.at[step + 1].set(greedy), period, warm_start, evaluation, unsolved
+    def improve(now: _Iteration) -> _Iteration:
+        evaluation, warm_start = evaluate(now.history[now.step], now.warm_start)
+        greedy = _greedy(evaluation, preference, config.risk).astype(now.history.dtype)
+        seen = jnp.all(now.history == greedy[None], -1)
+        return _Iteration(
+            step=now.step + 1,
+            history=now.history.at[now.step + 1].set(greedy),
+            period=jnp.where(jnp.any(seen), now.step + 1 - jnp.argmax(seen), 0),
+            warm_start=warm_start,
+            evaluation=evaluation,
+            unsolved=now.unsolved + evaluation.unsolved,
+        )
 
-    def proceed(carry):
-        return (carry[0] < config.max_steps) & (carry[2] == 0)
+    def proceed(now: _Iteration) -> jax.Array:
+        return (now.step < config.max_steps) & (now.period == 0)
 
     zeros = jnp.zeros_like(belief.reward_mean)
     zero, none = jnp.zeros((), int), jnp.zeros((), jnp.int32)
     evaluation = Evaluation(zeros, zeros, zeros, zeros[0, 0], none)
-    carry = (zero, history, zero, warm_start, evaluation, none)
-    carry = jax.lax.while_loop(proceed, improve, carry)
-    steps, history, period, warm_start, evaluation, unsolved = carry
-    # `max_steps` steps along the cycle that ends at `steps` end here:
-    left = jnp.where(period > 0, (config.max_steps - steps) % jnp.maximum(period, 1), 0)
-    last = jnp.where(left > 0, steps - period + left, steps)
-    return Plan(history[last], warm_start, evaluation, steps, period, unsolved)
+    start = _Iteration(zero, history, zero, warm_start, evaluation, none)
+    end = jax.lax.while_loop(proceed, improve, start)
+    # `max_steps` steps along the cycle that ends at `end.step` end here:
+    left = jnp.where(end.period > 0, (config.max_steps - end.step) % jnp.maximum(end.period, 1), 0)
+    last = jnp.where(left > 0, end.step - end.period + left, end.step)
+    policy = end.history[last]
+    return Plan(policy, end.warm_start, end.evaluation, end.step, end.period, end.unsolved)
+
+
+class _Iteration(NamedTuple):
+    """Where policy iteration is."""
+
+    step: jax.Array  # [] improvements so far
+    history: jax.Array  # [max_steps + 1, S] policies, -1 in those to come
+    period: jax.Array  # [] steps since the last policy was met before, 0 if it is new
+    warm_start: WarmStart
+    evaluation: Evaluation  # of the policy before the last
+    unsolved: jax.Array  # [] int32, systems that were not solved
 
 
 def evaluate(
