@@ -177,22 +177,27 @@ def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Tas
     # Fits are rarer, and rollouts may start where D was not yet at the last one.
     dynamics = fitting_data.with_range(state.dynamics, state.replay, config.dynamics)
     starts, key = _starts(state, key, config, task)
-    model_data, member_data = rollouts.refill(
+    roll_out = functools.partial(
+        rollouts.rollout,
         dynamics_model(config, task),
         dynamics,
         policy,
         termination(dynamics, config=config, task=task),
+        length=config.rollout_length,
+        random_first_actions=config.random_first_actions,
+        penalty=_penalty(config),
+    )
+    model_data, member_data = rollouts.refill(
+        roll_out,
         starts,
         state.model_data,
         state.member_data,
         key,
+        num_members=config.num_members,
         num_rollouts=num_rollouts(config),
-        length=config.rollout_length,
         critic_steps=config.critic_steps,
         discount=config.discount,
         look_ahead=_look_ahead(state, dynamics, config, task),
-        random_first_actions=config.random_first_actions,
-        penalty=_penalty(config),
     )
     return state._replace(dynamics=dynamics, model_data=model_data, member_data=member_data)
 

@@ -163,75 +163,53 @@ def num_chunks(num_rollouts: int, num_members: int) -> tuple[int, int]:
 
 
 def refill(
-    model: DynamicsNetwork,
-    dynamics: dynamics_lib.Dynamics,
-    policy: Policy,
-    termination: TerminationFn,
+    roll_out: Callable[..., tuple[Transition, jax.Array]],
     starts: Starts,
     model_data: ModelData,
     member_data: replay.Buffer[multistep.Steps] | None,
     key: chex.PRNGKey,
     *,
+    num_members: int,
     num_rollouts: int,
-    length: int,
     critic_steps: int,
     discount: float,
     look_ahead: LookAhead | None = None,
-    random_first_actions: float = 0.0,
-    penalty: Penalty | None = None,
 ) -> tuple[ModelData, replay.Buffer[multistep.Steps] | None]:
     """Adds new rollouts to D_model and to D_1..D_N.
 
     Args:
-        model: the dynamics module.
-        dynamics: its weights.
-        policy: see `rollout`.
-        termination: see `rollout`.
+        roll_out: `(start [N, B, O], key, randomize_members=...)`, `rollout` with all else given.
         starts: where they start, of `qusac_jax.qusac.starts`.
         model_data: D_model, receives member-randomized rollouts, `num_rollouts` rounded up by
             `num_chunks`.
         member_data: D_1..D_N with leaves `[N, ...]`, each receives as many member-consistent ones;
             None where nobody reads them.
         key: consumed.
+        num_members: N.
         num_rollouts: made at once, see `state.num_rollouts`.
-        length: K.
         critic_steps: the most steps that D_1..D_N take as one.
         discount: γ, of these.
         look_ahead: what D_model holds of a rollout, for a U-net that looks several steps ahead;
             None for its transitions.
-        random_first_actions: see `rollout`.
-        penalty: see `rollout`.
 
     Returns:
         The two buffers.
     """
-    chunks, size = num_chunks(num_rollouts, model.num_members)
+    chunks, size = num_chunks(num_rollouts, num_members)
 
-    def roll(key: chex.PRNGKey, per_member: int, randomize: bool) -> Any:
+    def rolled(key: chex.PRNGKey, per_member: int, randomize: bool) -> Any:
         key_start, key_roll = jax.random.split(key)
-        start = starts(key_start, model.num_members * per_member)
-        start = start.reshape(model.num_members, per_member, -1)
-        return rollout(
-            model,
-            dynamics,
-            policy,
-            termination,
-            start,
-            key_roll,
-            length=length,
-            randomize_members=randomize,
-            random_first_actions=random_first_actions,
-            penalty=penalty,
-        )
+        start = starts(key_start, num_members * per_member).reshape(num_members, per_member, -1)
+        return roll_out(start, key_roll, randomize_members=randomize)
 
     def chunk(carry, key: chex.PRNGKey):
         model_data, member_data = carry
         key_randomized, key_consistent, key_ahead = jax.random.split(key, 3)
-        transitions, mask = roll(key_randomized, size // model.num_members, True)
+        transitions, mask = rolled(key_randomized, size // num_members, True)
         stored = transitions if look_ahead is None else look_ahead(transitions, key_ahead)
         model_data = replay.add(model_data, *jax.tree.map(_flat_steps(3), (stored, mask)))
         if member_data is not None:
-            transitions, mask = roll(key_consistent, size, False)
+            transitions, mask = rolled(key_consistent, size, False)
             steps = multistep.along(transitions, critic_steps, discount)
             by_member = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (steps, mask))
             flat = jax.tree.map(jax.vmap(_flat_steps(2)), by_member)

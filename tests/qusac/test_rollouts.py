@@ -1,5 +1,7 @@
 """Model rollouts through dynamics that are known exactly."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -203,16 +205,13 @@ def test_chunks_of_rollouts_differ(monkeypatch):
     states = jnp.arange(1_000.0)[:, None]
     real = replay.full(Transition(states, states, states[:, 0], states, jnp.zeros(1_000, bool)))
     model_data, _ = rollouts.refill(
-        MODEL,
-        counting_dynamics(),
-        policy,
-        never,
+        functools.partial(rollouts.rollout, MODEL, counting_dynamics(), policy, never, length=1),
         starts.uniform(real),
         replay.init(12, 1, 1),
         None,
         jax.random.key(0),
+        num_members=N,
         num_rollouts=12,
-        length=1,
         critic_steps=1,
         discount=0.9,
     )
@@ -239,16 +238,15 @@ def test_refill_writes_no_transition_after_termination():
         multistep.ahead(empty.data, jnp.zeros(60), 1, 0.9), empty.position, empty.size
     )
     model_data, member_data = rollouts.refill(
-        MODEL,
-        counting_dynamics(),
-        policy,
-        ends_beyond(1.5),
+        functools.partial(
+            rollouts.rollout, MODEL, counting_dynamics(), policy, ends_beyond(1.5), length=4
+        ),
         starts.uniform(real),
         empty,
         members,
         jax.random.key(0),
+        num_members=N,
         num_rollouts=9,
-        length=4,
         critic_steps=3,
         discount=0.9,
         look_ahead=look_ahead,
