@@ -124,9 +124,11 @@ class Part(NamedTuple):
     """What one member adds to the local uncertainty; None where the form does not need it."""
 
     # Mean value of the next state, by the values of the mean MDP, less a constant of all members
-    expected: Forms | None
-    # To be averaged and subtracted; for "upper_bound" what the member's values differ by
-    subtracted: Forms | None
+    expected: Forms | None = None
+    # To be averaged and subtracted
+    subtracted: Forms | None = None
+    # The member's value less that of the mean MDP
+    difference: Forms | None = None
 
 
 def next_moments(transition, policy: jax.Array, value: Forms) -> tuple[Forms, Forms]:
@@ -162,12 +164,12 @@ def local_part(
     spread_of = lambda value: next_moments(transition, policy, value)[1]
     value = jax.tree.map(jnp.add, mean, difference)
     if form == "upper_bound":
-        return Part(None, difference)
+        return Part(difference=difference)
     if form == "total":
-        return Part(None, spread_of(value))
+        return Part(subtracted=spread_of(value))
     expected = Forms(over_actions(policy, distance), distance)
     if form == "pombu":
-        return Part(expected, None)
+        return Part(expected)
     if form == "gap":
         return Part(expected, jax.tree.map(jnp.subtract, spread_of(value), spread_of(mean)))
     return Part(expected, spread_of(difference))
@@ -187,7 +189,7 @@ def local_uncertainty(form: str, parts: Part, mean_transition, policy: jax.Array
         `Forms`.
     """
     if form == "upper_bound":
-        return jax.tree.map(_members.variance, parts.subtracted)
+        return jax.tree.map(_members.variance, parts.difference)
     if form == "pombu":
         return jax.tree.map(_members.variance, parts.expected)
     subtracted = jax.tree.map(_members.mean, parts.subtracted)
