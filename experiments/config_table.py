@@ -25,19 +25,20 @@ This page is written by `python -m experiments.config_table`.
 Each line is a field of [`qusac.Config`](api/config.md) and a flag `--config.FIELD`. `qusac` is the
 default [preset](methods.md#methods-of-qu-sac), online; the other columns say where another one
 differs: the same preset offline, the presets `paper` and `explore`, and `qusac` with
-`--size=small`. (With it, `paper` and `explore` have other values of `roll_out_every` and
-`rollouts_per_step` than `qusac`.) A run writes all its values to config.json. In Python,
-`presets.get("qusac")` has the values of the first column. `qusac.Config()` differs from it: its
-models read and learn raw units
-(`dynamics.normalize_inputs` no, `dynamics.normalize_targets` false) and are rolled out after fits
-only (`roll_out_every` 0). Offline, `experiments.offline` makes `replay_capacity` the size of the
+`--size=small`. (With it, `roll_out_every` of `paper` and `paper_mbpo` is 250, and
+`rollouts_per_step` of `explore` and `explore_upper_bound` 50.) A run writes all its values to
+config.json. In Python, `presets.get("qusac")` has the values of the first column. `qusac.Config()`
+differs from it: its models read and learn raw units (`dynamics.normalize_inputs` no,
+`dynamics.normalize_targets` false) and are rolled out after fits only (`roll_out_every` 0). Offline, `experiments.offline` makes `replay_capacity` the size of the
 dataset, and nothing reads `warmup_steps` and `updates_per_step`.
 """
 _OTHERS = """
 ## The other presets
 
 What differs from the one that each is made of. Offline, each takes the values of the column
-`offline`, too; λ stays 0 where it is 0 online.
+`offline`, too; λ stays 0 where it is 0 online. Of `explore` and `explore_upper_bound`, `method` is
+all that is left there: schedule and units of λ, discount, steps ahead, starts, uniform first
+actions, normalized observations and the prior over rewards are for sparse rewards online.
 """
 # Of what each other preset is made, and whether that is for learning from a dataset.
 _MADE_OF: Mapping[str, tuple[str, bool]] = {

@@ -122,7 +122,8 @@ def offline(config: Config) -> Config:
 
     λ becomes -1 where uncertainty is used. The table names no U-net, which gets the critics' sizes.
     Not of the table, in all presets: predictions stay inside the range of the data, and the one fit
-    ends when five epochs have made no member better, or after 100.
+    ends when five epochs have made no member better, or after 100. What a preset does for sparse
+    rewards online is as in `qusac` here.
     """
     return dataclasses.replace(
         config,
