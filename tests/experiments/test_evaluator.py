@@ -52,6 +52,25 @@ def make(tmp_path):
         one.close()
 
 
+def test_no_two_environments_of_a_run_have_the_same_seed(make, monkeypatch):
+    asked = []
+    vector = environments.vector
+
+    def noted(name, env_seeds, **options):
+        asked.append(list(env_seeds))
+        return vector(name, env_seeds, **options)
+
+    monkeypatch.setattr(environments, "vector", noted)
+    run = make(env_processes=1)
+    for step in (20, 40):
+        run.step = step
+        run._restart_environments()
+    # Of training and of two episodes of each of two evaluations, thrice.
+    assert sorted(map(len, asked)) == [2] * 3 + [4] * 3
+    every = [seed for some in asked for seed in some]
+    assert len(set(every)) == len(every)
+
+
 def metrics(run):
     path = run._directory.path / "metrics.csv"
     return path.read_text() if path.exists() else ""

@@ -1,5 +1,6 @@
 """--profile: some learning steps without a compilation, in a file that TensorBoard opens."""
 
+import threading
 import time
 
 import jax
@@ -9,6 +10,12 @@ import pytest
 from experiments.training import trace
 from experiments.training.trace import Trace
 from tests import run_files
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch):
+    """Only the steps end a recording, however slow the machine is."""
+    monkeypatch.setattr(trace, "_SECONDS", 600.0)
 
 
 @jax.jit
@@ -52,12 +59,23 @@ def test_a_call_counts_its_steps(tmp_path):
 
 
 def test_a_long_step_is_recorded_in_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(trace, "_SECONDS", 0.1)
+    ended = threading.Event()
+
+    class Timer(threading.Timer):  # the time is over as soon as the step has computed
+        def run(self):
+            assert ended.wait(60)
+            self.function()
+            ended.clear()
+
+    monkeypatch.setattr(trace.threading, "Timer", Timer)
     with trace.Trace(str(tmp_path)) as one:
-        for _ in range(3):
+        for i in range(3):
             with one.learning_step():
                 warm(jnp.ones((2, 2))).block_until_ready()
-                time.sleep(0.5)
+                if i == 2:
+                    ended.set()
+                    while ended.is_set():
+                        time.sleep(0.01)
         assert list(tmp_path.glob("plugins"))
     assert any("PjitFunction(warm)" in name for name in run_files.trace_events(tmp_path))
 

@@ -5,9 +5,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from qusac_jax.qusac import agent, presets
+from experiments import seeds
+from qusac_jax.environments import streams
+from qusac_jax.qusac import agent, multistep, presets, replay
 from qusac_jax.qusac.config import Config
 from qusac_jax.task import Task, Transition
 from tests.sizes import small
@@ -31,6 +34,46 @@ def test_no_verb_hands_back_the_key_that_it_has_used(verb):
     assert jax.tree.leaves(state)[place(state)] is state.key
     given, left = program.jaxpr.invars[place(state)], program.jaxpr.outvars[place(after)]
     assert left is not given
+
+
+def test_every_member_has_a_batch_of_its_own():
+    config = dataclasses.replace(small(Config(num_members=3)), batch_size=64)
+    state = agent.init(jax.random.key(0), config=config, task=TASK)
+    slots = jnp.arange(64.0)
+    numbered = replay.full(
+        Transition(jnp.zeros((64, 3)), jnp.zeros((64, 2)), slots, jnp.zeros((64, 3)), slots < 0)
+    )
+    of_members = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (3, *x.shape)),
+        replay.Buffer(multistep.single(numbered.data), *numbered[1:]),
+    )
+    state = state._replace(replay=numbered, model_data=numbered, member_data=of_members)
+    critic, policy = agent._sample_batches(state, jax.random.key(1), config)
+    drawn = [tuple(row) for row in (*critic.reward.tolist(), policy.reward.tolist())]
+    assert len(set(drawn)) == len(drawn) == 4
+
+
+def test_a_stream_shares_no_key_with_the_agents():
+    data = lambda keys: {tuple(row) for row in jax.random.key_data(keys).reshape(-1, 2).tolist()}
+    first = jnp.stack([streams.first_key(jnp.uint32(seed)) for seed in range(3)])
+    of_streams = data(first) | data(jax.vmap(lambda key: jax.random.split(key, 3))(first))
+    assert len(of_streams) == 12
+    agents = seeds.keys([0, 1, 2], 3)
+    of_agents = data(agents) | data(jax.vmap(jax.vmap(jax.random.split))(agents))
+    assert not of_streams & (of_agents | data(jax.vmap(jax.random.key)(jnp.arange(3))))
+
+
+def test_the_warmup_acts_at_random():
+    config = small(Config(num_members=2))
+    state = agent.init(jax.random.key(5), config=config, task=TASK)
+    observation = jnp.ones(3)
+    transition = Transition(observation, jnp.zeros(2), jnp.zeros(()), observation, jnp.array(False))
+    draw = jax.random.split(state.key)[1]
+    expected = agent.act(state.actor, observation, draw, config=config, task=TASK)
+    mean = agent.act(state.actor, observation, config=config, task=TASK)
+    _, action = agent.collect(state, transition, observation, config=config, task=TASK)
+    np.testing.assert_allclose(action, expected, rtol=1e-6)
+    assert float(jnp.abs(action - mean).max()) > 1e-3
 
 
 @pytest.mark.slow

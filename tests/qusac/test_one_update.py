@@ -71,6 +71,19 @@ def test_the_actor_follows_the_unet(learner, risk):
     np.testing.assert_allclose(mean, risk * CONFIG.actor_learning_rate, rtol=1e-3)
 
 
+@pytest.mark.parametrize(("is_relative", "weight"), [(False, 1.5), (True, 1.5 / 4.0)])
+def test_the_actor_weighs_uncertainty_as_the_config_says(learner, is_relative, weight):
+    still = {"critic_learning_rate": 1e-9, "unet_learning_rate": 1e-9, "local_max_decay": 1e-9}
+    config = dataclasses.replace(CONFIG, risk=1.5, relative_risk=is_relative, **still)
+    learner = learner._replace(
+        critic=constant(learner.critic, 5.0),
+        unet=constant(learner.unet, np.log(4.0)),
+        local_max=jnp.float32(12.0),  # allows a sqrt(U) of sqrt(12 / (1 - 0.25)) = 4
+    )
+    _, metrics = update(learner, config)
+    np.testing.assert_allclose(metrics["actor_loss"], -(5.0 + weight * 2.0), rtol=1e-4)
+
+
 def test_entropy_falls_to_minus_the_size_of_actions(learner):
     # tanh of a standard normal has the entropy 0.67, above -1.
     after, _ = update(learner._replace(log_temperature=jnp.zeros(())))
@@ -120,6 +133,8 @@ def test_what_is_logged_of_values(learner, slopes):
         "sqrt_u_bound": 4.0,  # of 12 / (1 - 0.25)
         "critic_spread": np.sqrt(np.mean(difference**2 / 2)),
         "critic_spread_centered": np.sqrt(np.mean((difference - 2.0) ** 2 / 2)),
+        "alpha": 1e-6,
+        "risk": 1.0,
     }
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)

@@ -75,8 +75,11 @@ def test_a_finished_run_without_all_its_rows_and_one_not_begun_are_named(finishe
 
 
 @pytest.mark.slow
-def test_again_does_what_is_missing_and_report_draws_what_is_there(finished, monkeypatch, capsys):
+def test_again_does_what_is_missing_and_report_draws_what_is_there(
+    finished, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(ROOT)
+    finished = shutil.copytree(finished, tmp_path / "suite")
     (finished / "runs" / f"{SHORT}-s1" / "junk").unlink()
     done = finished / "runs" / f"{SHORT}-s0" / "summary.json"
     before = done.stat().st_mtime_ns

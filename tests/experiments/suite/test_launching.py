@@ -9,11 +9,31 @@ import time
 import pytest
 import submitit
 
-from experiments import own_cores
+from experiments import online, own_cores
 from experiments.suite import launching
 from tests.experiments.suite.runs_and_jobs import FLAGS, as_slurm, processes_of
 from tests.programs import ROOT, has_checkpoint
 from tests.tiny import ENV
+
+
+@pytest.mark.parametrize("devices", [None, "1"])
+def test_a_local_job_sees_the_gpus_that_submitit_hides(monkeypatch, devices):
+    seen = []
+
+    def run(_):
+        seen.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return 0
+
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(online, "main", run)
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
+    try:
+        launching.TrainingJob([], devices)()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert seen == [devices]
 
 
 @pytest.mark.slow
@@ -133,7 +153,10 @@ def test_what_killed_a_job_is_found_where_it_wrote_no_error(tmp_path, text, expe
     assert launching.last_error(tmp_path) == line
 
 
-def test_jobs_of_a_cluster_ask_for_what_was_said_and_are_found_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("minutes", "seconds"), [(600, 600), (5, 30)])
+def test_jobs_of_a_cluster_ask_for_what_was_said_and_are_found_again(
+    tmp_path, monkeypatch, minutes, seconds
+):
     bin_folder = tmp_path / "bin"
     as_slurm(
         bin_folder,
@@ -143,13 +166,14 @@ def test_jobs_of_a_cluster_ask_for_what_was_said_and_are_found_again(tmp_path, m
         sacct="printf 'JobID|State|NodeList\\n12|PENDING|None\\n'",
     )
     launcher = launching.Launcher(
-        "slurm", tmp_path / "jobs", {"partition": "gpu", "gpus_per_node": 1, "time": 600}
+        "slurm", tmp_path / "jobs", {"partition": "gpu", "gpus_per_node": 1, "time": minutes}
     )
     assert launcher.find("run") is None
     job = launcher.submit("run", ["--env=pendulum"], [])
     assert job.job_id == "12"
     script = (tmp_path / "submitted.sh").read_text()
-    for line in ("partition=gpu", "gpus-per-node=1", "time=600", "signal=USR2@600", "job-name=run"):
+    wanted = ("partition=gpu", "gpus-per-node=1", f"time={minutes}", "job-name=run")
+    for line in (*wanted, f"signal=USR2@{seconds}"):
         assert f"#SBATCH --{line}\n" in script
     assert launcher.find("run").job_id == "12"
 
