@@ -32,7 +32,7 @@ def test_returns_are_those_of_one_whole_episode():
     env, other = (environments.VectorEnvironment(ENV, [3]) for _ in range(2))
     push = lambda observation: np.ones_like(observation[..., :1])
     result = evaluate(env, push, num_seeds=1, discount=0.9)
-    other.reset()
+    np.testing.assert_array_equal(result.first_observation, other.reset()[None])
     steps = [other.step(np.ones((1, 1)))]
     while np.isnan(steps[-1].episode_return[0]):
         steps.append(other.step(np.ones((1, 1))))

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from experiments import evaluation
 from experiments.run_directory import RunDirectory
 from experiments.training import online_run
 from experiments.training.setup import Setup
@@ -50,6 +51,18 @@ def make(tmp_path):
     yield run
     for one in made:
         one.close()
+
+
+def test_rewards_of_evaluations_are_discounted_as_the_agent_does(make):
+    run = make(env_processes=1)
+    actor, evaluator = run._state.actor, run._evaluator
+    before = evaluator.envs.state()
+    found = evaluator.run(actor)
+    evaluator.envs.set_state(before)
+    act = lambda observation: evaluator._act(actor, observation)
+    weighed = evaluation.evaluate(evaluator.envs, act, 2, CONFIG.discount)
+    np.testing.assert_allclose(found.discounted_return, weighed.discounted_return, rtol=1e-5)
+    assert not np.allclose(found.discounted_return, found.episode_return, rtol=1e-3)
 
 
 def test_no_two_environments_of_a_run_have_the_same_seed(make, monkeypatch):

@@ -15,6 +15,7 @@ import pytest
 
 import qusac_jax
 from experiments import config_file, evaluate, memory, offline, online
+from experiments.saved_run import SavedRun
 from experiments.studies import frozen_data, frozen_fits
 from experiments.training import handover, run_flags
 from experiments.training.offline_run import OfflineRun
@@ -65,6 +66,7 @@ def test_a_run_leaves_scores_and_facts_behind(finished, dataset):
     assert config["action_cost"] == summary["dataset"]["action_cost"] == ACTION_COST
     assert "action_cost" not in config["dataset"]  # as in runs from before it was recorded
     assert summary["steps"] == 12
+    np.testing.assert_array_equal(SavedRun(finished).state(12).learner.num_updates, [12, 12])
     functions = ("fit_dynamics", "roll_out", "learn", "diagnose", "values_at", "act")
     assert all(summary["compilations"][name] == 1 for name in functions)
     assert qusac_jax.load_policy(finished)(np.zeros(3)).shape == (1,)
@@ -470,7 +472,23 @@ def test_rows_without_a_next_observation_do_not_go_online(dataset, without_next,
 
 
 @pytest.mark.slow
-def test_rows_without_a_next_observation_reach_no_model(without_next, tmp_path, capsys):
+def test_rows_without_a_next_observation_reach_no_model(
+    without_next, tmp_path, monkeypatch, capsys
+):
+    fitted = []
+    fit_and_keep = OfflineRun._fit_and_keep
+
+    def noted(self, path):
+        fit = self._fit
+
+        def record(state):
+            fitted.append(state.replay)
+            return fit(state)
+
+        self._fit = record
+        fit_and_keep(self, path)
+
+    monkeypatch.setattr(OfflineRun, "_fit_and_keep", noted)
     known = int(datasets.load(without_next).next_observation_known.sum())
     workdir, own = tmp_path / "offline", "--termination=tests.experiments.test_offline:outside"
     options = [f"--dataset={without_next}", own, "--num_seeds=1", "--num_steps=4"]
@@ -480,6 +498,9 @@ def test_rows_without_a_next_observation_reach_no_model(without_next, tmp_path, 
     assert "ends of episodes could not be compared with the termination" in said
     found = json.loads((workdir / "summary.json").read_text())["termination_disagreements"]
     assert found == {"transitions": known, "missed": [0], "invented": [0]}
+    (buffer,) = fitted
+    assert buffer.size.tolist() == [known]
+    assert not np.any(buffer.data.terminated)
     there = tmp_path / "online"
     few = ["--num_steps=2", "--eval_every=2", "--num_seeds=1", f"--workdir={there}"]
     assert online.main([*ONLINE, own, *few, f"--init_from={workdir}"]) == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import fitting, replay
+from qusac_jax.qusac import fitting, fitting_data, replay
 from tests.linear_gaussian import CAPACITY, CONFIG, MODEL, fit, fresh, linear_gaussian
 
 
@@ -43,6 +43,24 @@ def stale_epochs(monkeypatch, errors, **options):
         progress = fitting._keep_better(problem, progress, jnp.full((3, 3), error))
         stale.append(int(progress.stale))
     return stale, float(progress.best_params[0, 0])
+
+
+def test_every_epoch_is_shuffled_anew(monkeypatch):
+    keys, shuffle = [], fitting_data.shuffle
+
+    def noted(key, *sizes):
+        jax.debug.callback(lambda data: keys.append(tuple(data.tolist())), jax.random.key_data(key))
+        return shuffle(key, *sizes)
+
+    monkeypatch.setattr(fitting_data, "shuffle", noted)
+    config = dataclasses.replace(CONFIG, max_epochs=3, patience=3, improvement=0.0)
+    buffer = replay.full(linear_gaussian(jax.random.key(0), 64))
+    options = {"config": config, "batch_size": 32}
+    _, report = fitting.fit(MODEL, fresh(), buffer, jax.random.key(1), **options)
+    jax.block_until_ready(report)
+    jax.effects_barrier()
+    assert len(keys) == int(report.epochs) == 3
+    assert len(set(keys)) == 3
 
 
 @pytest.mark.parametrize("stop_rule", ["target", "mean"])
