@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import qusac_jax
+from experiments import online
 from experiments.run_directory import RunDirectory
+from experiments.training.speed import Speed
 from tests import programs
 from tests.run_files import change_config, metrics, metrics_rows, trace_events
 from tests.tiny import ENV, ONLINE
@@ -92,6 +94,15 @@ def test_divergence_stops_the_run_and_names_the_quantity(tmp_path, rate, quantit
     assert f"diverged at step 40: {quantity} is not finite for seeds [0, 1]" in err
     assert "the last good checkpoint is 30" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_updates_a_second_are_those_of_all_steps_and_seeds(tmp_path, monkeypatch):
+    monkeypatch.setattr(Speed, "learning_rate", lambda _: 3.0)  # steps with two updates each
+    few = ["--preset=sac", "--num_steps=60", f"--workdir={tmp_path}/run"]
+    assert online.main(["online", *ONLINE, *few]) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["updates_per_second"] == 3.0 * 2 * 2
 
 
 @pytest.mark.slow
