@@ -353,8 +353,8 @@ def _is_free(key: str) -> bool:
 
 def _check_same(what: str, old: dict[str, Any], new: dict[str, Any]) -> None:
     if is_tabular(old) != is_tabular(new):
-        program = "tabular" if is_tabular(old) else "online or experiments.offline"
-        raise ValueError(f"{what} is a run of experiments.{program}; choose another workdir")
+        quantity = "a" if is_tabular(old) else "no"
+        raise ValueError(f"{what} belongs to {quantity} tabular run; choose another workdir")
     old, new = flatten(old), flatten(new)
     differing = [
         f"{key}: {old.get(key)!r} there, {new.get(key)!r} now"

@@ -32,7 +32,7 @@ class Trace:
             ValueError: if it cannot be written to.
         """
         self._folder = None if folder is None else pathlib.Path(folder)
-        self._is_wanted = folder is not None
+        self.is_wanted = folder is not None  # still to be recorded
         self._skipped = 0
         self._recording: _Recording | None = None
         self._compilations = CompilationCounter()
@@ -54,26 +54,21 @@ class Trace:
         if self._folder is None:
             return
         self._keep()
-        if self._is_wanted:
+        if self.is_wanted:
             tqdm.write(
                 "profile: no trace, the run ended before learning steps without compilation; use a "
                 "larger num_steps"
             )
         self._unfinished.cleanup()
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether it still has to be recorded."""
-        return self._is_wanted
-
     @contextlib.contextmanager
     def learning_step(self, count: int = 1) -> Iterator[None]:
         """Around a call that learns, which must have ended on the device too.
 
         Args:
-            count: learning steps in it; with more than `STEPS`, one of a second is cut off.
+            count: learning steps in it. A call that takes longer than a trace is recorded in part.
         """
-        if self._is_wanted and self._recording is None:
+        if self.is_wanted and self._recording is None:
             self._skipped += 1
             if self._skipped > _SKIPPED:
                 self._recording = _Recording(self._unfinished.name, self._compilations.total)
@@ -96,7 +91,7 @@ class Trace:
         written = pathlib.Path(self._unfinished.name) / "plugins"
         if recording.num_steps and self._compilations.total == recording.compilations_before:
             shutil.copytree(written, self._folder / "plugins", dirs_exist_ok=True)
-            self._is_wanted = False
+            self.is_wanted = False
             tqdm.write(f"profile: {seconds:.2g} s of learning steps in {self._folder}")
         shutil.rmtree(written, ignore_errors=True)
 

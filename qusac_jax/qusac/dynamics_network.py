@@ -33,8 +33,7 @@ class DynamicsNetwork(nn.Module):
     Reinforcement Learning"). What is trained has to take it away again and does so where there are
     data; elsewhere the members disagree, as draws from a posterior over rewards would. The standard
     deviation over members is 0.4 of the scale for inputs of norm 1 and 0.8 for large ones. The
-    function is fixed in scaled inputs: where a fit changes their scale, it moves with the data (by
-    31 % of itself when the range of D doubles).
+    function is fixed in scaled inputs: where a fit changes their scale, it moves with the data.
 
     With `learn_termination` there are weights for `termination_logits`, too.
     """

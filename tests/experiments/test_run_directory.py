@@ -36,13 +36,19 @@ def test_a_directory_is_its_runs_from_when_something_was_computed(tmp_path, comp
         RunDirectory(tmp_path, {"env": "x"} | dict.fromkeys("abcdefgh", 0))
 
 
-@pytest.mark.parametrize(("program", "other"), [("tabular", "online"), ("online", "tabular")])
-def test_a_directory_of_the_other_half_is_named(tmp_path, program, other):
-    configs = {"tabular": {"num_episodes": 5}, "online": {"preset": "sac"}}
-    RunDirectory(tmp_path, configs[program]).close()
+@pytest.mark.parametrize(
+    ("there", "now", "what"),
+    [
+        ({"num_episodes": 5}, {"preset": "sac"}, "a tabular run"),
+        ({"preset": "sac"}, {"num_episodes": 5}, "no tabular run"),
+        ({"model": "theirs"}, {"num_episodes": 5}, "no tabular run"),
+    ],
+)
+def test_a_directory_of_the_other_half_is_named(tmp_path, there, now, what):
+    (tmp_path / "config.json").write_text(json.dumps(there))
     (tmp_path / "metrics.csv").touch()
-    with pytest.raises(ValueError, match=rf"is a run of experiments\.{program}.*another workdir"):
-        RunDirectory(tmp_path, configs[other])
+    with pytest.raises(ValueError, match=f"belongs to {what}; choose another workdir"):
+        RunDirectory(tmp_path, now)
 
 
 @pytest.mark.parametrize("other", ["config.json", "notes.txt"])
