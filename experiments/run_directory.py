@@ -1,23 +1,22 @@
 """The files of a run: config.json, metrics.csv, summary.json; loggers that follow it."""
 
 import csv
-import fcntl
 import io
 import json
 import os
 import pathlib
 from collections.abc import Callable
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from experiments import run_lock
 from experiments.files import flatten, read_columns, read_json, warn, write_json
 from experiments.loggers import Logger
 from experiments.run_kind import is_tabular
 from experiments.tensorboard_logger import TensorBoard
 
-_LOCK = ".lock"
-_UNFINISHED = (_LOCK, "config.partial")  # what a process that died at its start may leave
+_UNFINISHED = (run_lock.NAME, "config.partial")  # what a process that died at its start may leave
 # All that a run's directory holds before anything was computed; until then, others may use it.
 _AT_START = {*_UNFINISHED, "config.json", "checkpoints", "tensorboard", "wandb", "wandb.json"}
 _MOST_NAMED = 6  # values that differ, in an error
@@ -70,10 +69,7 @@ class RunDirectory:
             raise ValueError(f"workdir {str(path)!r} is a file; choose a directory")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(self.path)
-            self._lock.truncate(0)
-            self._lock.write(f"{os.getpid()} {os.uname().nodename}")
-            self._lock.flush()
+            self._lock = run_lock.taken(self.path)
             if is_new:
                 write_json(existing, config)
         except OSError as error:
@@ -313,38 +309,6 @@ def _is_at_its_start(path: pathlib.Path, config: dict[str, Any]) -> bool:
 def has_checkpoint(path: str | pathlib.Path | None) -> bool:
     """Whether a run there can be continued, as far as file names say."""
     return path is not None and any(pathlib.Path(path).glob("checkpoints/[0-9]*"))
-
-
-def is_in_use(path: pathlib.Path) -> bool:
-    """Whether a process writes to a run's directory; looks by locking it for a moment."""
-    if not (path / _LOCK).is_file():
-        return False
-    try:
-        _lock(path).close()
-    except ValueError:
-        return True
-    return False
-
-
-def user(path: pathlib.Path) -> int | None:
-    """The process that writes to a run's directory; None if none does, or one of another host."""
-    if not is_in_use(path):
-        return None
-    number, _, host = (path / _LOCK).read_text(encoding="utf-8", errors="replace").partition(" ")
-    return int(number) if host == os.uname().nodename and number.isdecimal() else None
-
-
-def _lock(path: pathlib.Path) -> IO[str]:
-    """A file that is locked as long as it is open, also when the process is killed."""
-    file = (path / _LOCK).open("a+", encoding="utf-8")  # what it says is its owner's
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.close()
-        raise ValueError(
-            f"workdir {str(path)!r} is in use by another process; wait for it, or choose another"
-        ) from error
-    return file
 
 
 def _is_free(key: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from experiments import files, run_directory
+from experiments import files, run_lock
 from experiments.suite.launching import Launcher, last_error
 from experiments.suite.planning import PlannedRun
 
@@ -53,7 +53,7 @@ def work(
     running: list[_Running] = []
     for run in list(waiting):
         job = launcher.find(run.name)
-        if job is not None or run_directory.is_in_use(run.path):
+        if job is not None or run_lock.is_in_use(run.path):
             waiting.remove(run)
             slot = _slot_of(run, running, slots) if job is None else _free_slot(running, len(slots))
             running.append(_Running(run, job, slot))
@@ -92,7 +92,7 @@ def _is_alive(one: _Running, launcher: Launcher) -> bool:
     # submitit process was killed still holds it.
     if one.job is not None and not launcher.has_ended(one.run.name, one.job):
         return True
-    return run_directory.is_in_use(one.run.path)
+    return run_lock.is_in_use(one.run.path)
 
 
 def _free_slot(running: Sequence[_Running], count: int) -> int:
@@ -105,7 +105,7 @@ def _slot_of(run: PlannedRun, running: Sequence[_Running], slots: Sequence[Seque
     """One with the cores of a run that another suite has started, else any; the freest of these."""
     cores: set[int] = set()
     with contextlib.suppress(OSError, AttributeError):  # it has ended; no such call here
-        if (process := run_directory.user(run.path)) is not None:
+        if (process := run_lock.user(run.path)) is not None:
             cores = os.sched_getaffinity(process)
     taken = [one.slot for one in running]
     same = [number for number, slot in enumerate(slots) if slot and set(slot) == cores]
@@ -126,7 +126,7 @@ def _leave(running: Sequence[_Running], launcher: Launcher) -> None:
 
 def _name_and_process(one: _Running) -> str:
     # As in `_is_alive`, the lock of a job of ours is not looked at.
-    process = run_directory.user(one.run.path) if one.job is None else None
+    process = run_lock.user(one.run.path) if one.job is None else None
     return one.run.name + ("" if process is None else f" (kill {process} saves and ends it)")
 
 
