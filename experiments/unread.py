@@ -31,6 +31,9 @@ def warn(config: qusac.Config, given: Collection[str], *, is_offline: bool) -> N
         given: the fields that they name, from `config_file.given_fields`.
         is_offline: whether the run learns from a dataset, F updates in one call.
     """
+    method = uncertainty.METHODS[config.method]
+    if _is_risk_zero(config) and method.estimates_u:
+        files.warn(f"method {config.method!r} only logs its uncertainty: risk is 0")
     said: set[str] = set()
     for group, why in _unread(config, is_offline):
         for name in sorted(set(given) & group - said):
@@ -52,8 +55,12 @@ def _unread(config: qusac.Config, is_offline: bool) -> Iterator[tuple[set[str], 
         yield of_rollouts | of_dynamics, "critic_data 'replay' fits and rolls out no dynamics"
     elif not config.dynamics.reward_prior_scale:
         yield {"dynamics.reward_scale"}, "dynamics.reward_prior_scale 0 is no prior over rewards"
+    if config.uses_model and config.roll_out_every > config.fit_every:
+        yield {"roll_out_every"}, f"models are rolled out at each fit, every {config.fit_every}"
     if not method.estimates_u:
         yield _OF_RISK, f"method {config.method!r} has no uncertainty for λ to weigh"
+    if _is_risk_zero(config):
+        yield {"relative_risk"}, "risk is 0"
     if config.risk_schedule is not None:
         yield {"risk"}, f"risk_schedule {config.risk_schedule} takes its place"
     if not config.uses_unet:
@@ -64,3 +71,7 @@ def _unread(config: qusac.Config, is_offline: bool) -> Iterator[tuple[set[str], 
         yield {"penalty_scale"}, "there is no penalty"
     if config.regularizer is None:
         yield {"regularizer_weight"}, "there is no regularizer"
+
+
+def _is_risk_zero(config: qusac.Config) -> bool:
+    return config.risk == 0 and config.risk_schedule is None

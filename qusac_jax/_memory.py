@@ -10,8 +10,17 @@ from typing import Any
 import jax
 
 _MEMINFO = pathlib.Path("/proc/meminfo")
-# Of the container that this process is in, if it is in one: cgroups of version 2 and 1.
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+# Of the container that this process is in, if it is in one: cgroups of version 2 and 1, each with
+# its limit, what is used, and of that the page cache that the kernel would give up.
+_GROUPS = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    (
+        "/sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+)
 
 
 def available(device: Any = None) -> int | None:
@@ -32,7 +41,7 @@ def available(device: Any = None) -> int | None:
 
 def host_available() -> int | None:
     """Bytes that are free on the host, or all that it has where the system does not say more."""
-    sizes = [_free_or_all(), *(_read_limit(pathlib.Path(path)) for path in _LIMITS)]
+    sizes = [_free_or_all(), *(_free_in_group(*group) for group in _GROUPS)]
     return min((size for size in sizes if size is not None), default=None)
 
 
@@ -75,8 +84,17 @@ def _free_or_all() -> int | None:
         return None
 
 
-def _read_limit(path: pathlib.Path) -> int | None:
+def _free_in_group(folder: str, limit: str, used: str, cache: str) -> int | None:
+    """Bytes that a cgroup leaves; None if it is not there or has no limit ("max")."""
+    group = pathlib.Path(folder)
     try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # not there, or "max"
+        free = int((group / limit).read_text())
+    except (OSError, ValueError):
         return None
+    try:
+        free -= int((group / used).read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        free += int(stat[cache])
+    except (OSError, ValueError, KeyError):  # the limit still holds
+        pass
+    return max(free, 0)

@@ -19,7 +19,7 @@ from experiments.benchmark.measure import Work
 from qusac_jax import environments
 from qusac_jax.qusac import agent, presets, replay
 from qusac_jax.qusac.config import METHODS, Config
-from qusac_jax.qusac.state import refresh_size
+from qusac_jax.qusac.state import rollouts_size
 from qusac_jax.task import Task
 
 NAMES = (*METHODS, *presets.PRESETS)
@@ -231,7 +231,7 @@ def _measure_refresh(setting: Setting, config: Config, task: Task, num_seeds: in
 
 def _num_transitions(config: Config) -> int:
     """Of a refresh."""
-    return config.num_model_buffers * refresh_size(config)
+    return config.num_model_buffers * rollouts_size(config)
 
 
 def _sizes(config: Config, task: Task, size: str) -> str:

@@ -183,7 +183,7 @@ class Config:
     # Share of the rollouts whose first action is uniform, so that critics and U-net also learn the
     # values of actions that the policy would not take.
     random_first_actions: float = checked(0.0, _fields.fraction)
-    # Δ: D_model has room for the rollouts of this many refreshes, more where they end early.
+    # Δ: buffers keep what this many last times of rolling out made, more where rollouts end early.
     retain_refreshes: int = checked(1, _fields.integer(1))
     penalty: str | None = None  # taken off the rewards of rollouts: mopo, or None
     penalty_scale: float = checked(  # λ of that penalty

@@ -131,12 +131,12 @@ def rollout_chunks(config: Config) -> tuple[int, int]:
     return rollouts.num_chunks(num_rollouts(config), config.num_members)
 
 
-def refresh_size(config: Config) -> int:
-    """Transitions that one refresh writes into each buffer of the model: k for each rollout."""
+def rollouts_size(config: Config) -> int:
+    """Transitions that rolling out once writes into each buffer of the model: k a rollout."""
     chunks, size = rollout_chunks(config)
     return chunks * size * config.rollout_length
 
 
 def model_capacity(config: Config) -> int:
-    """Transitions that D_model and each D_i hold: those of Δ refreshes."""
-    return refresh_size(config) * config.retain_refreshes
+    """Transitions that D_model and each D_i hold: what Δ times of rolling out make."""
+    return rollouts_size(config) * config.retain_refreshes

@@ -230,12 +230,20 @@ def test_available_memory_is_that_of_the_device_or_the_host(tmp_path, monkeypatc
     assert _memory.available(gpu) is None
     assert _memory.available(CPU[0]) == 16 * 10**9
     monkeypatch.undo()
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr(_memory, "_LIMITS", (str(limit),))
+    files = ("memory.max", "memory.current", "inactive_file")
+    monkeypatch.setattr(_memory, "_GROUPS", ((str(tmp_path), *files),))
+    limit, used, stat = (tmp_path / name for name in (*files[:2], "memory.stat"))
     limit.write_text("max\n")
     assert _memory.host_available() > 10**6
     limit.write_text("12345\n")
     assert _memory.host_available() == 12345
+    used.write_text("12000\n")
+    stat.write_text("anon 11000\ninactive_file 700\n")
+    assert _memory.host_available() == 12345 - 12000 + 700
+    with pytest.raises(ValueError, match=r"2 GB of memory, but 0.00104 MB are free; less"):
+        _memory.check(2 * 10**9, "it", "less", is_on_host=True)
+    used.write_text("20000\n")  # others may have raised it past the limit
+    assert _memory.host_available() == 0
 
 
 @pytest.mark.parametrize(

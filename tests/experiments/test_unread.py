@@ -65,6 +65,32 @@ def test_they_have_no_effect(config):
     assert program(dataclasses.replace(config, **changed)) == program(config)
 
 
+@pytest.mark.slow
+def test_rollouts_come_with_each_fit_at_the_least():
+    config = dataclasses.replace(small(PLAIN), fit_every=4, roll_out_every=9)
+    assert "roll_out_every" in unread_fields(config)
+    assert program(config) == program(dataclasses.replace(config, roll_out_every=0))
+
+
+@pytest.mark.parametrize("preset", ["mbpo", "mopo"])
+def test_an_uncertainty_that_no_policy_reads_is_named(preset, capsys):
+    config = dataclasses.replace(presets.get(preset), method="pombu")
+    unread.warn(config, [], is_offline=False)
+    said = capsys.readouterr().err
+    assert said == "warning: method 'pombu' only logs its uncertainty: risk is 0\n"
+    seeking = dataclasses.replace(config, risk_schedule="linear:0:1:100")
+    unread.warn(seeking, [], is_offline=False)
+    unread.warn(dataclasses.replace(config, risk=-1.0), [], is_offline=False)
+    unread.warn(presets.get(preset), [], is_offline=False)
+    assert not capsys.readouterr().err
+
+
+def test_no_unit_of_a_risk_of_zero_has_an_effect(capsys):
+    config = dataclasses.replace(presets.get("qusac"), risk=0.0, relative_risk=True)
+    unread.warn(config, ["risk", "relative_risk"], is_offline=False)
+    assert "config.relative_risk has no effect: risk is 0\n" in capsys.readouterr().err
+
+
 def test_they_are_named_with_the_reason(capsys):
     given = ["risk", "batch_size", "penalty_scale"]
     unread.warn(PLAIN, given, is_offline=False)
