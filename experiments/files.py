@@ -160,8 +160,13 @@ def replacing(path: pathlib.Path, mode: str = "w", *, is_shared: bool = False) -
             yield file
             file.flush()
             os.fsync(file.fileno())
-    except BaseException:  # what is there of it takes room, too
+    except BaseException as error:  # what is there of it takes room, too
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and not error.filename:  # of writing itself
+            raise OSError(
+                f"{path} could not be written ({error.strerror}); free some space, or choose "
+                "another place"
+            ) from error
         raise
     partial.rename(path)
 
@@ -194,5 +199,15 @@ def check_writable(path: str | os.PathLike[str]) -> None:
             tempfile.TemporaryFile(dir=path.resolve().parent).close()
     except OSError as error:
         raise ValueError(
-            f"output {str(path)!r} cannot be written ({error.strerror}); choose another"
+            f"output {str(path)!r} cannot be written ({why(error)}); choose another"
         ) from error
+
+
+def why(error: OSError) -> str:
+    """What the system says, and of a path that leads through a file, which one that is."""
+    if isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
+        there = pathlib.Path(error.filename)
+        for path in (there, *there.parents):
+            if path.is_file():
+                return f"{path} is a file, no folder"
+    return error.strerror or str(error)

@@ -81,8 +81,9 @@ def _set_cache(given: str | None) -> None:
         with tempfile.TemporaryFile(dir=path):
             pass
     except (OSError, RuntimeError) as error:
+        cause = files.why(error) if isinstance(error, OSError) else error
         files.warn(
-            f"compiled functions are not kept: {error}; use --compilation_cache=FOLDER or "
+            f"compiled functions are not kept: {cause}; use --compilation_cache=FOLDER or "
             f"--compilation_cache={_OFF}"
         )
         return

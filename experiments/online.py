@@ -96,7 +96,7 @@ def _is_gone(source: pathlib.Path | None, workdir: str | None) -> bool:
 def _stops_within(options: Any, config: qusac.Config, kind: type[Run]) -> str:
     """How soon Ctrl-C is answered."""
     if kind is DeviceRun:
-        steps = min(options.eval_every, options.checkpoint_every)
+        steps = min(options.eval_every, options.checkpoint_every, options.num_steps)
         return f", after up to {steps} steps and an evaluation, which are one call each"
     refresh = "a fit of the models or " if config.uses_model else ""
     steps = f"up to {processes.EVERY} steps and " if options.distributed else ""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from experiments import run_lock
-from experiments.files import flatten, read_columns, read_json, warn, write_json
+from experiments.files import flatten, read_columns, read_json, warn, why, write_json
 from experiments.loggers import Logger
 from experiments.run_kind import is_tabular
 from experiments.tensorboard_logger import TensorBoard
@@ -73,7 +73,9 @@ class RunDirectory:
             if is_new:
                 write_json(existing, config)
         except OSError as error:
-            raise ValueError(f"workdir {str(path)!r} cannot be written: {error}") from error
+            raise ValueError(
+                f"workdir {str(path)!r} cannot be written ({why(error)}); choose another"
+            ) from error
 
     def add_logger(self, make: Callable[[pathlib.Path, dict[str, Any]], Logger]) -> None:
         """Lets a further logger follow the run; it is made from the directory and config.json."""

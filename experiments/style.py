@@ -137,6 +137,14 @@ def legend(
     )
 
 
+def check_path(path: str | os.PathLike[str]) -> None:
+    """Raises `ValueError` unless `save` can write there, before the work that fills the figure."""
+    suffix = pathlib.PurePath(path).suffix[1:]
+    if suffix and suffix.lower() not in Figure().canvas.get_supported_filetypes():
+        raise ValueError(f"path {str(path)!r} is no picture; let it end in .png, .pdf or .svg")
+    files.check_writable(path)
+
+
 def save(figure: Figure, path: str | os.PathLike[str]) -> pathlib.Path:
     """Writes a PNG, or what the name ends in, `replacing` the file; makes the folder.
 

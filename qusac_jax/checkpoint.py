@@ -7,7 +7,10 @@ saving leaves the previous checkpoint as it was.
 import contextlib
 import logging
 import pathlib
+import re
 import shutil
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -104,7 +107,7 @@ class Checkpointer:
                 raise ValueError(f"there are later checkpoints, {self.steps()}")
         except (OSError, ValueError) as error:
             raise CheckpointError(
-                f"could not write checkpoint {step} to {self._directory}: {first_line(error)}; "
+                f"could not write checkpoint {step} to {self._directory}: {_cause(error)}; "
                 "free disk space or choose another workdir. Earlier checkpoints are unharmed"
             ) from error
         if jax.process_index() > 0:
@@ -114,7 +117,7 @@ class Checkpointer:
         except OSError as error:
             raise CheckpointError(
                 f"could not write the checksums of checkpoint {step} in {self._directory}: "
-                f"{first_line(error)}; free disk space. The checkpoint itself is whole"
+                f"{_cause(error)}; free disk space. The checkpoint itself is whole"
             ) from error
 
     def restore(self, device: PyTree, host: PyTree, *, step: int | None = None) -> Restored:
@@ -236,7 +239,7 @@ class Checkpointer:
         except Exception as error:  # Orbax and TensorStore raise many types for damaged files.
             raise CheckpointError(
                 f"checkpoint {step} in {self._directory} is damaged or belongs to another program: "
-                f"{first_line(error)}. Nothing was changed; {self._remedy_of(step)}"
+                f"{_cause(error)}. Nothing was changed; {self._remedy_of(step)}"
             ) from error
 
     def _remedy_of(self, step: int) -> str:
@@ -294,16 +297,42 @@ class Checkpointer:
 def without_reports() -> Iterator[None]:
     """Within it, Orbax logs no tracebacks of what fails in its threads: it raises that as well.
 
-    They are logged where somebody asks for all messages (`--verbosity=0`).
+    What it has then given up waiting for may fail later; that is not reported from there on. All is
+    where somebody asks for all messages (`--verbosity=0`).
     """
     logger = logging.getLogger("absl")
-    is_wanted = logger.isEnabledFor(logging.INFO)
-    keep = lambda record: is_wanted or "orbax" not in record.pathname
+    if logger.isEnabledFor(logging.INFO):
+        yield
+        return
+    keep = lambda record: "orbax" not in record.pathname
+    tasks = logging.getLogger("asyncio")
+    before = sys.unraisablehook
+
+    def report(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            before(unraisable)
+
+    tasks.addFilter(_is_of_others)
+    sys.unraisablehook = report
     logger.addFilter(keep)
     try:
         yield
     finally:
         logger.removeFilter(keep)
+    tasks.removeFilter(_is_of_others)  # only where nothing was raised
+    sys.unraisablehook = before
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Whether what asyncio reports of a task or a future has nothing to do with Orbax."""
+    frames = traceback.extract_tb(record.exc_info[2]) if record.exc_info else ()
+    return "orbax" not in record.getMessage() + "".join(frame.filename for frame in frames)
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong, in a line; of an error of TensorStore only what the system said."""
+    of_system = re.search(r"([^:]+) \[os_error_code=", str(error))
+    return of_system[1].strip() if of_system else first_line(error)
 
 
 def _damage(directory: pathlib.Path) -> str:

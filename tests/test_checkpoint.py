@@ -1,8 +1,11 @@
 """Exact round trips, and damage that is noticed."""
 
 import contextlib
+import logging
 import pathlib
 import resource
+import sys
+import types
 import zlib
 
 import jax
@@ -11,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from qusac_jax import _checksums
+from qusac_jax import _checksums, checkpoint
 from qusac_jax.checkpoint import LEFT_OUT, Checkpointer, CheckpointError
 
 DEVICE = {"weights": jnp.arange(6.0).reshape(2, 3), "key": jax.random.key(7)}
@@ -197,12 +200,43 @@ def test_a_full_disk_is_one_error_without_tracebacks(saved, caplog):
     large = {**DEVICE, "large": jax.random.normal(jax.random.key(0), (200_000,))}
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
-        with pytest.raises(CheckpointError, match=r"could not write checkpoint 40 .* disk space"):
+        message = r"could not write checkpoint 40 to .*checkpoints: File too large; free disk space"
+        with pytest.raises(CheckpointError, match=message):
             Checkpointer(saved).save(40, large, HOST, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "Traceback" not in caplog.text
     assert Checkpointer(saved).restore(DEVICE, HOST).step == 30
+
+
+def test_what_fails_after_a_failure_was_raised_is_not_reported(monkeypatch, caplog):
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    caplog.set_level(logging.WARNING, "absl")
+    late = types.SimpleNamespace(exc_value=RuntimeError("Event loop is closed"))
+    other = types.SimpleNamespace(exc_value=RuntimeError("of somebody else"))
+    tasks = logging.getLogger("asyncio")
+    tasks.removeFilter(checkpoint._is_of_others)  # which another failure may have left
+
+    def fail_late():
+        caplog.clear()
+        reported.clear()
+        sys.unraisablehook(late)
+        sys.unraisablehook(other)
+        tasks.error("Task exception was never retrieved: orbax/serialization.py")
+        tasks.error("Task exception was never retrieved: somebody.py")
+        return len(reported), len(caplog.records)
+
+    assert fail_late() == (2, 2)
+    with checkpoint.without_reports():
+        assert fail_late() == (1, 1)
+    assert fail_late() == (2, 2)
+    with pytest.raises(OSError, match="full"), checkpoint.without_reports():
+        raise OSError("full")
+    assert fail_late() == (1, 1)
+    assert reported == [other]
+    assert "somebody.py" in caplog.text
+    tasks.removeFilter(checkpoint._is_of_others)
 
 
 def test_a_checkpoint_whose_checksums_cannot_be_written_is_said_to_be_whole(saved, monkeypatch):

@@ -66,7 +66,8 @@ def run(options: flags.FlagValues) -> int:
     setting = setting._replace(device=device.platform)
     limits = measure.limits()
     first, about = limits, describe_program() | {"threads": own_cores.count()}
-    if setting.has_baselines and torch_agent.torch is None:
+    of_torch = {"agent_update", "agent_update_offline"} & set(cases)
+    if setting.has_baselines and of_torch and torch_agent.torch is None:
         _say(torch_baseline.INSTALL)
     print(f"{table.heading(about, first)}\n{table.HEADER}", flush=True)
     rows: list[dict[str, Any]] = []
@@ -129,6 +130,7 @@ def _setting(options: flags.FlagValues) -> Setting:
     num_seeds = _USUAL_SEEDS[options.quick]
     if options.num_seeds is not None:
         num_seeds = tuple(cli.integers("num_seeds", options.num_seeds))
+        cli.check_distinct("num_seeds", num_seeds)
     if not num_seeds or min(num_seeds) < 1:
         raise ValueError(
             f"num_seeds must be integers from 1 on, got {list(num_seeds)}; use e.g. 1,5,20"

@@ -16,7 +16,7 @@ import numpy as np
 from absl import flags
 from matplotlib.figure import Figure
 
-from experiments import cli, files, path_flag, style
+from experiments import cli, markdown, path_flag, style
 from qusac_jax import posterior, ube
 
 SIZES = (5, 10, 30, 100, 300, 1000, 3000, 10000)
@@ -77,13 +77,22 @@ def make_flags() -> flags.FlagValues:
 
 
 def run(options) -> None:
-    """Prints the errors and draws them."""
-    files.check_writable(options.path)
-    table = np.array([errors(seed) for seed in range(options.num_seeds)])
-    for size, error in zip(SIZES, table.mean(0), strict=True):
-        print(f"N = {size:5d}: relative error {error:.4f}")
+    """Prints the errors, of each MDP as soon as they are known, and draws them."""
+    style.check_path(options.path)
+    head = ["relative error of U", *(f"N = {size}" for size in SIZES)]
+    print(markdown.head(head, texts=head[:1]), flush=True)
+    rows = []
+    for seed in range(options.num_seeds):
+        rows.append(errors(seed))
+        print(_row(f"MDP {seed}", rows[-1]), flush=True)
+    table = np.array(rows)
+    print(_row("mean", table.mean(0)))
     path = _draw(table, pathlib.Path(options.path))
     print(f"figure -> {path}")
+
+
+def _row(name: str, errors: np.ndarray) -> str:
+    return markdown.row([name, *(f"{error:.4f}" for error in errors)])
 
 
 @matplotlib.rc_context(style.RC)

@@ -20,7 +20,7 @@ import numpy as np
 from absl import flags
 from matplotlib.figure import Figure
 
-from experiments import cli, files, markdown, path_flag, style
+from experiments import cli, markdown, path_flag, style
 from qusac_jax import linear, posterior
 from qusac_jax._next_values import next_mean, next_variance
 from qusac_jax.tabular import agent, environments, experiment
@@ -120,7 +120,10 @@ def look(belief, policy, config: agent.Config, key, num_draws: int, episode: int
     few = functools.partial(dataclasses.replace, config)
     many = functools.partial(dataclasses.replace, config, num_members=_MANY)
     moments = agent.evaluate(belief, policy, key_few, config=few(method="moments"))
-    estimates = {"independent": independent.var(0, dtype=float), "moments": moments.variance}
+    estimates = {
+        "rows independent of values": independent.var(0, dtype=float),
+        "moments": moments.variance,
+    }
     for method in ("exact_ube", "pombu", "ensemble_var"):
         for name, make, k in ((method, few, key_few), (f"{method}, many", many, key_many)):
             evaluation = agent.evaluate(belief, policy, k, config=make(method=method))
@@ -240,7 +243,11 @@ def run(options) -> None:
     known = problems(options.method)
     if not options.envs or not set(options.envs) <= set(known):
         raise ValueError(f"envs must be some of {', '.join(known)}, got {options.envs}")
-    files.check_writable(options.path)
+    style.check_path(options.path)
+    print(
+        "Estimated over true standard deviation of Q: median (5 %, 95 % of state and action), and "
+        "the share of states\nwhose greedy action is that of the true one.\n"
+    )
     followed = {}
     for name in options.envs:
         followed[name] = follow(known[name], options.seed, options.num_draws)

@@ -262,19 +262,15 @@ def _evaluate(belief, mean, members, likely, policy, warm_start, *, config):
         mean_flow = _sparse_products.chosen(mean.transition, policy)
     else:
         mean_flow = mean.transition[None]
-    solved = []
     chosen = jax.tree.map(lambda x: x[state, policy], likely)
-
-    def solve(flow, rhs, discount, start):
-        given = {"policy": policy, "likely": chosen, "solver": config.solver}
-        x, is_solved = _solve(flow, rhs, discount, start, **given)
-        solved.append(is_solved)
-        return x
+    solve = functools.partial(_solve, policy=policy, likely=chosen, solver=config.solver)
 
     def solve_mean(rhs, discount, start):
-        return solve(mean_flow, rhs[None], discount, start[None])[0]
+        x, fell_back = solve(mean_flow, rhs[None], discount, start[None])
+        return x[0], fell_back
 
-    mean_v = solve_mean(mean.reward[state, policy], config.discount, warm_start.mean)
+    reward = mean.reward[state, policy]
+    mean_v, unsolved = solve_mean(reward, config.discount, warm_start.mean)
     mean_q = mean.reward + config.discount * next_mean(mean.transition, mean_v)
     warm_start = warm_start._replace(mean=mean_v)
     uncertainty_reward = variance = jnp.zeros_like(mean_q)
@@ -289,20 +285,18 @@ def _evaluate(belief, mean, members, likely, policy, warm_start, *, config):
             if is_sparse:
                 flow = _sparse_products.chosen_of_members(flow, policy)
             rhs = members.reward[:, state, policy]
-            warm_start = warm_start._replace(
-                members=solve(flow, rhs, config.discount, warm_start.members)
-            )
+            member_v, fell_back = solve(flow, rhs, config.discount, warm_start.members)
+            warm_start = warm_start._replace(members=member_v)
+            unsolved += fell_back
         uncertainty_reward = _uncertainty_reward(members, warm_start.members, mean_v, config)
         variance = uncertainty_reward
     if config.method in _PROPAGATING:
         reward = uncertainty_reward[state, policy]
-        next_u = solve_mean(reward, config.discount**2, warm_start.next_u)
+        next_u, fell_back = solve_mean(reward, config.discount**2, warm_start.next_u)
         variance = uncertainty_reward + config.discount**2 * next_mean(mean.transition, next_u)
         warm_start = warm_start._replace(next_u=next_u)
-    unsolved = jnp.zeros((), jnp.int32)
-    if is_sparse:
-        unsolved = jnp.sum(~jnp.stack(solved), dtype=jnp.int32)
-        condition = jnp.where(unsolved > 0, jnp.inf, condition)
+        unsolved += fell_back
+    condition = jnp.where(unsolved > 0, jnp.inf, condition)
     return Evaluation(mean_q, variance, uncertainty_reward, condition, unsolved), warm_start
 
 
@@ -337,13 +331,14 @@ def _uncertainty_reward(members, member_v, mean_v, config):
 
 
 def _solve(flow, rhs, discount, start, *, policy, likely, solver):
-    """Solutions `[N, S]`, and whether they are; None where LU makes sure."""
+    """Solutions `[N, S]`, and 1 if BiCGStab did not get there; 0 where LU then does."""
     if isinstance(flow, Flow):
         solution = linear.solve_warm(flow, rhs, discount, start)
-        return solution.x, ~solution.fell_back
+        return solution.x, solution.fell_back.astype(jnp.int32)
+    done = jnp.zeros((), jnp.int32)
     if solver == "warm":
         given = {"policy": policy, "likely": likely}
-        return linear.solve_warm(flow, rhs, discount, start, **given).x, None
+        return linear.solve_warm(flow, rhs, discount, start, **given).x, done
     rows = flow[:, jnp.arange(len(policy)), policy]
     solve = jax.vmap(linear.solve, in_axes=(0, 0, None))
-    return solve(rows, rhs[..., None], discount).x[..., 0], None
+    return solve(rows, rhs[..., None], discount).x[..., 0], done

@@ -1,6 +1,7 @@
 """Files that cannot be read or written are named before the work."""
 
 import os
+import resource
 
 import pytest
 from matplotlib.figure import Figure
@@ -33,9 +34,42 @@ def test_outputs_that_cannot_be_written_are_found_before_the_work(tmp_path):
     (tmp_path / "file").write_text("kept")
     files.check_writable(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "kept"
-    for bad in (tmp_path, tmp_path / "file" / "picture.png", "/proc/picture.png"):
+    for bad in (tmp_path, "/proc/picture.png"):
         with pytest.raises(ValueError, match="cannot be written"):
             files.check_writable(bad)
+    for bad in ("picture.png", "folder/picture.png"):
+        with pytest.raises(ValueError, match=r"cannot be written \(.*/file is a file, no folder\)"):
+            files.check_writable(tmp_path / "file" / bad)
+
+
+def test_figures_end_in_a_format_that_there_is(tmp_path):
+    for name in ("picture", "picture.png", "picture.PDF"):
+        style.check_path(tmp_path / name)
+    with pytest.raises(ValueError, match=r"picture\.xyz' is no picture; let it end in \.png"):
+        style.check_path(tmp_path / "picture.xyz")
+    with pytest.raises(ValueError, match="cannot be written"):
+        style.check_path("/proc/picture.png")
+
+
+def test_a_full_disk_is_named_with_the_file(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = tmp_path / "curve.csv"
+    path.write_text("kept")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+    try:
+        with pytest.raises(
+            OSError, match=r"curve\.csv could not be written \(File too large\); free"
+        ):
+            files.write_csv(path, ["x"], [["1"] * 1000] * 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [p.name for p in tmp_path.iterdir()] == ["curve.csv"]
+    assert path.read_text() == "kept"
+
+
+def test_errors_of_the_writer_are_left_as_they_are(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nothing"), files.replacing(tmp_path / "x"):
+        (tmp_path / "nothing").read_text()
 
 
 def test_a_file_is_replaced_by_a_whole_one_or_stays(tmp_path):
