@@ -39,7 +39,8 @@ _OTHERS = """
 What differs from the one that each is made of. Offline, each takes the values of the column
 `offline`, too; λ stays 0 where it is 0 online. Of `explore` and `explore_upper_bound`, `method` is
 all that is left there: schedule and units of λ, discount, steps ahead, starts, uniform first
-actions, normalized observations and the prior over rewards are for sparse rewards online.
+actions, normalized observations and the prior over rewards are for sparse rewards online. So
+`explore_upper_bound` is `qusac` there.
 """
 # Of what each other preset is made, and whether that is for learning from a dataset.
 _MADE_OF: Mapping[str, tuple[str, bool]] = {
