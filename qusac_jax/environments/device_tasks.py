@@ -51,10 +51,7 @@ PLAYGROUND_ALIASES: Mapping[str, str] = types.MappingProxyType(
 class PackagedEnvironment:
     """An environment of Brax or Playground, whose states hold observation, reward and end."""
 
-    action_low, action_high = (
-        -1.0,
-        1.0,
-    )  # both rescale, or take such controls
+    action_low, action_high = -1.0, 1.0  # both rescale, or take such controls
 
     def __init__(self, env: Any, *, episode_length: int, termination: str):
         """Wraps one.

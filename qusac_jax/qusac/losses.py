@@ -6,8 +6,8 @@ Axes: N members, M critics per member, B batch.
 import jax
 import jax.numpy as jnp
 
-# Below this variance the standard deviation is taken as constant: sqrt has no slope at 0.
-_MIN_VARIANCE = 1e-12
+# Below it the square root is taken as constant: it has no slope at 0.
+_FLAT_BELOW = 1e-12
 
 
 def symlog(x: jax.Array) -> jax.Array:
@@ -17,7 +17,7 @@ def symlog(x: jax.Array) -> jax.Array:
 
 def safe_sqrt(x: jax.Array) -> jax.Array:
     """Square root with gradient 0 instead of infinity at 0."""
-    positive = x > _MIN_VARIANCE
+    positive = x > _FLAT_BELOW
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
 
 

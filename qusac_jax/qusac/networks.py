@@ -6,6 +6,7 @@ it and returns `[*stack, B, features]`. Stacked products are one batched matrix 
 runs faster on CPU than a mapped module.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -102,10 +103,12 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """`[*stack | ..., B, I] -> [*stack, B, features]`."""
-        options = (self.stack, self.kernel_init, self.precision)
+        dense = functools.partial(
+            Dense, stack=self.stack, kernel_init=self.kernel_init, precision=self.precision
+        )
         for size in self.hidden:
-            x = self.activation(Dense(size, *options)(x))
-        return Dense(self.features, *options)(x)
+            x = self.activation(dense(size)(x))
+        return dense(self.features)(x)
 
 
 def deviation(variance: jax.Array) -> jax.Array:
