@@ -98,8 +98,8 @@ class DynamicsConfig:
 class Config:
     """One agent's hyperparameters; the defaults are the paper's online table (appendix D.1).
 
-    Beside those of `DynamicsConfig`, three defaults depart from the authors' first code, for reasons
-    measured in BUILD_NOTES.md: it has a larger `critic_init_gain`, `clip_u=False` and
+    Beside those of `DynamicsConfig`, three defaults depart from the authors' first code, for
+    reasons measured in BUILD_NOTES.md: it has a larger `critic_init_gain`, `clip_u=False` and
     `gap_samples=10`.
 
     Hashable, so that it can be a static argument of a jitted function. Every field is a
