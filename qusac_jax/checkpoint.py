@@ -5,12 +5,9 @@ saving leaves the previous checkpoint as it was.
 """
 
 import contextlib
-import logging
 import pathlib
 import re
 import shutil
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -20,6 +17,7 @@ import orbax.checkpoint as ocp
 
 from qusac_jax import _checksums, _keys
 from qusac_jax._messages import first_line
+from qusac_jax._orbax_reports import without_reports
 
 PyTree = Any
 
@@ -291,42 +289,6 @@ class Checkpointer:
                 ),
             )
         return self._manager
-
-
-@contextlib.contextmanager
-def without_reports() -> Iterator[None]:
-    """Within it, Orbax logs no tracebacks of what fails in its threads: it raises that as well.
-
-    What it has then given up waiting for may fail later; that is not reported from there on. All is
-    where somebody asks for all messages (`--verbosity=0`).
-    """
-    logger = logging.getLogger("absl")
-    if logger.isEnabledFor(logging.INFO):
-        yield
-        return
-    keep = lambda record: "orbax" not in record.pathname
-    tasks = logging.getLogger("asyncio")
-    before = sys.unraisablehook
-
-    def report(unraisable: Any) -> None:
-        if str(unraisable.exc_value) != "Event loop is closed":
-            before(unraisable)
-
-    tasks.addFilter(_is_of_others)
-    sys.unraisablehook = report
-    logger.addFilter(keep)
-    try:
-        yield
-    finally:
-        logger.removeFilter(keep)
-    tasks.removeFilter(_is_of_others)  # only where nothing was raised
-    sys.unraisablehook = before
-
-
-def _is_of_others(record: logging.LogRecord) -> bool:
-    """Whether what asyncio reports of a task or a future has nothing to do with Orbax."""
-    frames = traceback.extract_tb(record.exc_info[2]) if record.exc_info else ()
-    return "orbax" not in record.getMessage() + "".join(frame.filename for frame in frames)
 
 
 def _cause(error: BaseException) -> str:

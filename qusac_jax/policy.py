@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp
 from qusac_jax import _checksums
 from qusac_jax._checks import check_count, check_key, check_real, is_concrete
 from qusac_jax._messages import first_line
-from qusac_jax.checkpoint import without_reports
+from qusac_jax._orbax_reports import without_reports
 from qusac_jax.qusac import networks
 
 if TYPE_CHECKING:

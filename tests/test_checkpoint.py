@@ -14,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from qusac_jax import _checksums, checkpoint
+from qusac_jax import _checksums, _orbax_reports
 from qusac_jax.checkpoint import LEFT_OUT, Checkpointer, CheckpointError
 
 DEVICE = {"weights": jnp.arange(6.0).reshape(2, 3), "key": jax.random.key(7)}
@@ -216,7 +216,7 @@ def test_what_fails_after_a_failure_was_raised_is_not_reported(monkeypatch, capl
     late = types.SimpleNamespace(exc_value=RuntimeError("Event loop is closed"))
     other = types.SimpleNamespace(exc_value=RuntimeError("of somebody else"))
     tasks = logging.getLogger("asyncio")
-    tasks.removeFilter(checkpoint._is_of_others)  # which another failure may have left
+    tasks.removeFilter(_orbax_reports._is_of_others)  # which another failure may have left
 
     def fail_late():
         caplog.clear()
@@ -228,15 +228,15 @@ def test_what_fails_after_a_failure_was_raised_is_not_reported(monkeypatch, capl
         return len(reported), len(caplog.records)
 
     assert fail_late() == (2, 2)
-    with checkpoint.without_reports():
+    with _orbax_reports.without_reports():
         assert fail_late() == (1, 1)
     assert fail_late() == (2, 2)
-    with pytest.raises(OSError, match="full"), checkpoint.without_reports():
+    with pytest.raises(OSError, match="full"), _orbax_reports.without_reports():
         raise OSError("full")
     assert fail_late() == (1, 1)
     assert reported == [other]
     assert "somebody.py" in caplog.text
-    tasks.removeFilter(checkpoint._is_of_others)
+    tasks.removeFilter(_orbax_reports._is_of_others)
 
 
 def test_a_checkpoint_whose_checksums_cannot_be_written_is_said_to_be_whole(saved, monkeypatch):

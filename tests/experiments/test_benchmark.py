@@ -490,6 +490,7 @@ def test_whole_runs_on_the_device_are_timed_beside_the_host(monkeypatch, tmp_pat
         ("--case=", "case must name at least one, got none"),
         ("--num_seeds=0", "num_seeds must be integers from 1 on, got [0]"),
         ("--num_seeds=", "num_seeds must be integers from 1 on, got []"),
+        ("--num_seeds=1,5,1", "num_seeds: 1 is given twice; leave one out"),
         ("--num_seeds=one", "num_seeds must be integers separated by commas"),
         ("--env=pendulums", "there is no environment 'pendulums' (did you mean 'pendulum'"),
         ("--json=/proc/numbers.json", "output '/proc/numbers.json' cannot be written"),

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import types
 
 import jax
 import numpy as np
@@ -253,3 +254,11 @@ def test_mistakes_are_named_before_anything_is_written(tmp_path, run_here, argum
     assert code == 2, out + err
     assert message in err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("num_steps", "steps"), [(10, 10), (9_000, 1_000)])
+def test_a_signal_is_answered_after_one_call_at_the_most(num_steps, steps):
+    intervals = {"eval_every": 1_000, "checkpoint_every": 5_000}
+    options = types.SimpleNamespace(num_steps=num_steps, **intervals)
+    said = online._stops_within(options, Config(), DeviceRun)
+    assert said == f", after up to {steps} steps and an evaluation, which are one call each"

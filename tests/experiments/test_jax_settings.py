@@ -86,7 +86,8 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path, capsys):
     (tmp_path / "file").touch()
     before = jax.config.jax_compilation_cache_dir
     apply(f"--compilation_cache={tmp_path}/file/folder")
-    assert "warning: compiled functions are not kept" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"warning: compiled functions are not kept: {tmp_path}/file is a file, no folder" in said
     assert jax.config.jax_compilation_cache_dir == before
 
 
