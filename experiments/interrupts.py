@@ -35,7 +35,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 def saving(when: str = "") -> str:
     """What a program that saves says to the first signal; `when` says how soon."""
-    return f"stopping and saving{when}; Ctrl-C again leaves without saving"
+    return f"stopping and saving{when}; Ctrl-C now leaves without saving"
 
 
 @contextlib.contextmanager

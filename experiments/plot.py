@@ -38,12 +38,12 @@ def make_flags() -> flags.FlagValues:
 
 def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:
     """Draws, writes and prints everything."""
+    x, y = options.x, options.y
+    curves = run_reader.read_runs(run_directories, x=x, y=y, smooth=options.smooth)
     output = pathlib.Path(options.output)
     for name in ("learning_curves", "aggregate"):
         files.check_writable(output / f"{name}.png")
         files.check_writable(output / f"{name}.csv")
-    x, y = options.x, options.y
-    curves = run_reader.read_runs(run_directories, x=x, y=y, smooth=options.smooth)
     grouped = results.group(curves)
     summaries = figures.draw_curves(curves, output / "learning_curves.png", x=x, y=y)
     files.write_csv(

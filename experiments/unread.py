@@ -34,6 +34,11 @@ def warn(config: qusac.Config, given: Collection[str], *, is_offline: bool) -> N
     method = uncertainty.METHODS[config.method]
     if _is_risk_zero(config) and method.estimates_u:
         files.warn(f"method {config.method!r} only logs its uncertainty: risk is 0")
+    if config.uses_model and config.num_real == config.batch_size:
+        files.warn(
+            f"the models are rolled out for nothing: with real_ratio {config.real_ratio:g} batches "
+            "hold only D; use a smaller one, such as 0.5"
+        )
     said: set[str] = set()
     for group, why in _unread(config, is_offline):
         for name in sorted(set(given) & group - said):

@@ -26,6 +26,7 @@ from experiments.benchmark import (
     table,
     tabular,
     torch_agent,
+    torch_baseline,
 )
 from qusac_jax import environments, ube
 from qusac_jax.qusac import agent, fitting, presets
@@ -409,6 +410,21 @@ def test_programs_are_started_where_the_benchmark_computes_if_that_serves_severa
     assert seen == ([] if platform == "tpu" else ["cpu", "cpu"])
     assert ("start: left out, as a TPU serves one process" in said.err) == (platform == "tpu")
     assert ("| start |" in said.out) == (platform == "cpu")
+
+
+@pytest.mark.parametrize(
+    ("case", "more", "said"),
+    [
+        ("agent_update", [], 1),
+        ("agent_update", ["--nobaselines"], 0),
+        ("tabular_episode", ["--method=psrl"], 0),
+    ],
+)
+def test_pytorch_is_missed_where_it_would_be_timed(case, more, said, tiny, monkeypatch, capsys):
+    monkeypatch.setattr(torch_agent, "torch", None)
+    monkeypatch.setattr(command, "_measured", lambda job, limits, free: (None, limits))
+    assert run("--quick", f"--case={case}", *more) == 0
+    assert capsys.readouterr().err.count(torch_baseline.INSTALL) == said
 
 
 @pytest.mark.slow

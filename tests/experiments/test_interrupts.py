@@ -72,7 +72,7 @@ def test_the_first_signal_says_how_soon_it_stops_and_the_second_does_not_wait(ca
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert capfd.readouterr().err == (
-        "\nstopping and saving, after 8 updates; Ctrl-C again leaves without saving\n"
+        "\nstopping and saving, after 8 updates; Ctrl-C now leaves without saving\n"
     )
 
 

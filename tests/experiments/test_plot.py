@@ -72,18 +72,21 @@ def test_last_values_are_those_of_the_last_evaluation_along_any_axis(tmp_path):
         (["{}/nothing"], "error: runs: found no run in "),
         ([], "error: arguments are missing: run directories"),
         (["{}", "--smoth=3"], "error: --smoth is no flag (did you mean '--smooth'?)"),
-        (["{}", "--output=/proc/here"], "error: output '/proc/here/learning_curves.png' cannot"),
-        (["{}", "--output={}/file"], "file/learning_curves.png' cannot be written"),
+        (["{}/run", "--y=return", "--output={}/new"], "has no column return; it has"),
+        (["{}/run", "--output=/proc/here"], "error: output '/proc/here/learning_curves.png' cannot"),
+        (["{}/run", "--output={}/file"], "file/learning_curves.png' cannot be written"),
     ],
 )
 def test_mistakes_end_the_command_with_code_2_and_one_line(tmp_path, capsys, arguments, message):
     (tmp_path / "file").write_text("")
+    write_run(tmp_path / "run", "pendulum", "pombu", rows_for([0], [1.0]))
     given = [argument.format(tmp_path) for argument in arguments]
     out = [] if any("output" in argument for argument in given) else [f"--output={tmp_path}"]
     assert plot.main(["plot", *given, *out]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+    assert not (tmp_path / "new").exists()
 
 
 def test_infinite_and_huge_values_are_left_out_with_a_warning(tmp_path, capsys):

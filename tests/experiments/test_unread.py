@@ -91,6 +91,15 @@ def test_no_unit_of_a_risk_of_zero_has_an_effect(capsys):
     assert "config.relative_risk has no effect: risk is 0\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("real_ratio", "is_said"), [(1.0, True), (0.999, True), (0.5, False)])
+def test_rollouts_that_no_batch_has_room_for_are_named(real_ratio, is_said, capsys):
+    config = dataclasses.replace(PLAIN, real_ratio=real_ratio)
+    unread.warn(config, [], is_offline=False)
+    said = capsys.readouterr().err
+    expected = f"the models are rolled out for nothing: with real_ratio {real_ratio:g} "
+    assert (expected in said) == is_said
+
+
 def test_they_are_named_with_the_reason(capsys):
     given = ["risk", "batch_size", "penalty_scale"]
     unread.warn(PLAIN, given, is_offline=False)
