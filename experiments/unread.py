@@ -39,6 +39,14 @@ def warn(config: qusac.Config, given: Collection[str], *, is_offline: bool) -> N
             f"the models are rolled out for nothing: with real_ratio {config.real_ratio:g} batches "
             "hold only D; use a smaller one, such as 0.5"
         )
+    looking = {"critic_steps"} | ({"unet_steps"} if config.uses_unet else set())
+    for name in sorted(set(given) & looking):
+        steps = getattr(config, name)
+        if steps > config.rollout_length:
+            files.warn(
+                f"config.{name} {steps} counts as {config.rollout_length}: no target looks further "
+                "than its rollout; use a larger rollout_length"
+            )
     said: set[str] = set()
     for group, why in _unread(config, is_offline):
         for name in sorted(set(given) & group - said):

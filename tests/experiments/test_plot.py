@@ -73,7 +73,10 @@ def test_last_values_are_those_of_the_last_evaluation_along_any_axis(tmp_path):
         ([], "error: arguments are missing: run directories"),
         (["{}", "--smoth=3"], "error: --smoth is no flag (did you mean '--smooth'?)"),
         (["{}/run", "--y=return", "--output={}/new"], "has no column return; it has"),
-        (["{}/run", "--output=/proc/here"], "error: output '/proc/here/learning_curves.png' cannot"),
+        (
+            ["{}/run", "--output=/proc/here"],
+            "error: output '/proc/here/learning_curves.png' cannot",
+        ),
         (["{}/run", "--output={}/file"], "file/learning_curves.png' cannot be written"),
     ],
 )

@@ -100,6 +100,16 @@ def test_rollouts_that_no_batch_has_room_for_are_named(real_ratio, is_said, caps
     assert (expected in said) == is_said
 
 
+def test_steps_beyond_a_rollout_are_named_if_they_are_asked_for(capsys):
+    config = dataclasses.replace(PAPER, critic_steps=20, unet_steps=5, rollout_length=5)
+    unread.warn(config, ["unet_steps"], is_offline=False)
+    assert not capsys.readouterr().err
+    unread.warn(config, ["critic_steps", "unet_steps"], is_offline=False)
+    said = capsys.readouterr().err
+    assert said.startswith("warning: config.critic_steps 20 counts as 5: no target looks further")
+    assert said.count("\n") == 1
+
+
 def test_they_are_named_with_the_reason(capsys):
     given = ["risk", "batch_size", "penalty_scale"]
     unread.warn(PLAIN, given, is_offline=False)
