@@ -130,6 +130,8 @@ def read_config(
 ) -> Any:
     """The hyperparameters that a preset, a file and flags make together, the last one winning.
 
+    `risk` alone is a constant λ, and `risk_schedule` alone begins at once: neither keeps what a
+    preset or the file says of the other and of `risk_awaits_reward`.
     Only the result is checked: a value from one of them may be valid only together with the others.
 
     Args:
@@ -144,7 +146,7 @@ def read_config(
     base = base if given is None else _base(base, given)
     flags_given = config_flags.given_fields(options, "config")
     file_given = {} if given is None else given.fields
-    values = flatten(dataclasses.asdict(base)) | file_given | flags_given
+    values = _over(_over(flatten(dataclasses.asdict(base)), file_given), flags_given)
     if change is not None:
         values = change(values, {*file_given, *flags_given})
     try:
@@ -168,9 +170,16 @@ def changed(config: Any, given: Given) -> Any:
     """
     base = _base(config, given)
     try:
-        return replaced(base, given.fields)
+        return replaced(base, _over(flatten(dataclasses.asdict(base)), given.fields))
     except ValueError as error:
         raise ValueError(f"config_file {str(given.path)!r}: {error}") from error
+
+
+def _over(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with those that are given in their place, of λ all three: a number is constant."""
+    of_risk = {"risk_schedule": None, "risk_awaits_reward": False}
+    replaces_risk = of_risk.keys() <= values.keys() and {"risk", "risk_schedule"} & given.keys()
+    return {**values, **(of_risk if replaces_risk else {}), **given}
 
 
 def _base(config: Any, given: Given) -> Any:
@@ -194,7 +203,7 @@ def _base(config: Any, given: Given) -> Any:
 def _refusal(config: Any, fields: Mapping[str, Any]) -> str:
     """What a dataclass says against values of some of its fields, if anything."""
     try:
-        replaced(config, fields)
+        replaced(config, _over(flatten(dataclasses.asdict(config)), fields))
     except ValueError as error:
         return f"{error}"
     return ""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from qusac_jax.qusac import networks, uncertainty
+from qusac_jax.qusac import networks, risk, uncertainty
 from qusac_jax.qusac.config import Config
 from qusac_jax.task import Task
 
@@ -44,7 +44,6 @@ def is_known(config: Config) -> bool:
     """Whether this version has all that the configuration asks of an update."""
     has_more = (
         config.regularizer,
-        config.risk_schedule,
         config.relative_risk,
         config.normalize_observations,
         config.critic_steps > 1,
@@ -88,6 +87,9 @@ class Learner:
             dynamics: of the N members, for methods that ask the model.
         """
         self.config, self.actor, self.critics, self.unet = config, actor, critics, unet
+        # A schedule costs nothing beside the update, so λ stays where it begins.
+        schedule = config.risk_schedule
+        self.risk = config.risk if schedule is None else float(np.asarray(risk.parse(schedule)(0)))
         self.dynamics = dynamics
         self.log_temperature = torch.tensor(
             np.log(config.initial_temperature), dtype=torch.float32, device=device()
@@ -242,9 +244,9 @@ class Learner:
         q = self.group_values(self.critics, x)
         objective = q.mean(0) - self.log_temperature.exp().detach() * log_prob
         if self.unet is not None:
-            objective = objective + self.config.risk * self.variance(self.unet, x).sqrt()
+            objective = objective + self.risk * self.variance(self.unet, x).sqrt()
         elif self.config.method == "ensemble_var":
-            objective = objective + self.config.risk * (q.var(0) + 1e-12).sqrt()
+            objective = objective + self.risk * (q.var(0) + 1e-12).sqrt()
         return -objective.mean(), log_prob
 
 

@@ -1,7 +1,6 @@
 """Flags of the programs that train an agent, and the hyperparameters that they say."""
 
 import math
-from collections.abc import Collection
 from typing import Any
 
 from absl import flags
@@ -149,28 +148,7 @@ def read_config(
                 "--config.dynamics.learn_termination=False; leave one out"
             )
         options["config.dynamics.learn_termination"].parse("true")
-    flags = config_flags.given_fields(options, "config").keys()
-    return config_file.read_config(options, preset, given, change=_with_used_risk(change, flags))
-
-
-def _with_used_risk(
-    change: config_file.Change | None, flags: Collection[str]
-) -> config_file.Change:
-    """A change that refuses a given λ that a schedule of the preset or file would override."""
-
-    def checked(values: dict[str, Any], given: Collection[str]) -> dict[str, Any]:
-        values = values if change is None else change(values, given)
-        schedule = values["risk_schedule"]
-        is_replaced = any("risk" in by and "risk_schedule" not in by for by in (given, flags))
-        if schedule is not None and is_replaced:
-            raise ValueError(
-                f"config.risk is {values['risk']}, but the preset or the file has risk_schedule "
-                f"{schedule}, which takes its place; add --config.risk_schedule=none "
-                "--config.risk_awaits_reward=False, or give another schedule"
-            )
-        return values
-
-    return checked
+    return config_file.read_config(options, preset, given, change=change)
 
 
 def _take_preset(options: Any, preset: str) -> None:

@@ -11,7 +11,13 @@ from qusac_jax.qusac.config import Config, DynamicsConfig
 def _mbpo(config: Config) -> Config:
     """Clipped double Q-learning on D_model instead, without a use of uncertainty."""
     return dataclasses.replace(
-        config, method="ensemble_mean", risk=0.0, num_critics=2, critic_data="model"
+        config,
+        method="ensemble_mean",
+        risk=0.0,
+        risk_schedule=None,
+        risk_awaits_reward=False,
+        num_critics=2,
+        critic_data="model",
     )
 
 
@@ -19,8 +25,11 @@ def _mbpo(config: Config) -> Config:
 # data, a component that changes a thousand times less weighs as much in the models' loss, and the
 # bounds of their variances fit every task. Critics that learn for long from rollouts of an outdated
 # policy expect rewards that no model predicts: rollouts are renewed every 500 updates, with fewer
-# at once in proportion.
+# at once in proportion. λ begins at the paper's 1 and is let go of once there is a reward: kept up,
+# it outweighs for good what a reward that is hard to master pays.
 _QUSAC = Config(
+    risk_schedule="linear:1:0:200000",
+    risk_awaits_reward=True,
     roll_out_every=50,
     dynamics=DynamicsConfig(normalize_inputs="deviation", normalize_targets=True),
 )

@@ -107,7 +107,8 @@ def test_some_fields_replace_those_of_the_preset(tmp_path, content):
     config, preset = config_of(write(tmp_path / "some.json", content), "--method=pombu")
     unchanged = presets.get("qusac")
     dynamics = dataclasses.replace(unchanged.dynamics, hidden=(8, 8), nll_beta=0.0)
-    assert config == dataclasses.replace(unchanged, method="pombu", risk=2.0, dynamics=dynamics)
+    expected = dataclasses.replace(unchanged, method="pombu", risk=2.0, dynamics=dynamics)
+    assert config == dataclasses.replace(expected, risk_schedule=None, risk_awaits_reward=False)
     assert preset == "qusac"
     assert isinstance(config.risk, float)
 
@@ -158,20 +159,31 @@ def test_a_termination_is_learned_or_not():
         run_flags.read_config(options)
 
 
-def test_a_risk_that_a_schedule_takes_the_place_of_is_refused(tmp_path):
-    explore = ["--preset=explore", "--config.risk=5"]
-    with pytest.raises(ValueError, match=r"config\.risk is 5.0, but the preset or"):
-        config_of(*explore)
-    free = ["--config.risk_schedule=none", "--config.risk_awaits_reward=False"]
-    config, _ = config_of(*explore, *free)
-    assert (config.risk, config.risk_schedule) == (5.0, None)
-    config, _ = config_of(*explore, "--config.risk_schedule=linear:1:0:5")
-    assert config.risk_schedule == "linear:1:0:5"
-    run = {"preset": "explore", "config": dataclasses.asdict(presets.get("explore"))}
+@pytest.mark.parametrize("preset", ["qusac", "explore"])
+def test_a_risk_that_is_given_takes_the_place_of_all_that_a_preset_says_of_it(tmp_path, preset):
+    scheduled = presets.get(preset)
+    constant = {"risk": 5.0, "risk_schedule": None, "risk_awaits_reward": False}
+    expected = dataclasses.replace(scheduled, **constant)
+    command = f"--preset={preset}"
+    assert scheduled.risk_awaits_reward
+    assert config_of(command, "--config.risk=5")[0] == expected
+    assert config_of(command, write(tmp_path / "some.json", {"risk": 5}))[0] == expected
+    run = {"preset": preset, "config": dataclasses.asdict(scheduled)}
     file = write(tmp_path / "config.json", run)
-    assert config_of(file)[0] == presets.get("explore")
-    with pytest.raises(ValueError, match=r"config\.risk is -3.0, but the preset or"):
-        config_of(file, "--config.risk=-3")
+    assert config_of(file)[0] == scheduled
+    assert config_of(file, "--config.risk=5")[0] == expected
+    none = config_of(command, "--config.risk_schedule=none")[0]
+    assert none == dataclasses.replace(expected, risk=1.0)
+    other = "--config.risk_schedule=linear:1:0:5"
+    begins = dataclasses.replace(expected, risk_schedule="linear:1:0:5")
+    assert config_of(command, "--config.risk=5", other)[0] == begins
+    assert config_of(command, other)[0] == dataclasses.replace(begins, risk=1.0)
+    awaits = "--config.risk_awaits_reward=true"
+    assert config_of(command, other, awaits)[0].risk_awaits_reward
+    file = write(tmp_path / "some.json", {"risk": 5})
+    assert config_of(command, file, other)[0].risk_schedule == "linear:1:0:5"
+    with pytest.raises(ValueError, match="risk_awaits_reward holds back a risk_schedule, and"):
+        config_of(command, "--config.risk=5", awaits)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])

@@ -86,7 +86,7 @@ def test_an_uncertainty_that_no_policy_reads_is_named(preset, capsys):
 
 
 def test_no_unit_of_a_risk_of_zero_has_an_effect(capsys):
-    config = dataclasses.replace(presets.get("qusac"), risk=0.0, relative_risk=True)
+    config = dataclasses.replace(PAPER, risk=0.0, relative_risk=True)
     unread.warn(config, ["risk", "relative_risk"], is_offline=False)
     assert "config.relative_risk has no effect: risk is 0\n" in capsys.readouterr().err
 
