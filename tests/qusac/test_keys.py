@@ -19,21 +19,53 @@ from tests.tasks import ends_beyond
 TASK = Task(3, 2, ends_beyond(3.0))
 
 
-@pytest.mark.parametrize("verb", ["collect", "train_step", "learn", "fit", "roll_out", "refresh"])
-def test_no_verb_hands_back_the_key_that_it_has_used(verb):
-    config = small(Config(num_members=2))
-    init = functools.partial(agent.init, config=config, task=TASK)
-    state = jax.eval_shape(init, jax.random.key(0))
+VERBS = ("collect", "train_step", "learn", "fit", "roll_out", "refresh")
+
+
+def check_keys(verb, config):
+    """Two calls in a row, so that the key that the first hands back is used, too."""
+    state = jax.eval_shape(
+        functools.partial(agent.init, config=config, task=TASK), jax.random.key(0)
+    )
     observation, action, scalar = jnp.zeros(3), jnp.zeros(2), jnp.zeros(())
     transition = Transition(observation, action, scalar, observation, jnp.array(False))
     arguments = (transition, observation) if verb in ("collect", "train_step") else ()
-    call = functools.partial(getattr(agent, verb), config=config, task=TASK)
-    program, after = jax.make_jaxpr(call, return_shape=True)(state, *arguments)
-    after = after if isinstance(after, agent.TrainState) else after[0]
-    place = lambda tree: len(jax.tree.leaves(tree)) - 1  # the key is the last leaf of a state
-    assert jax.tree.leaves(state)[place(state)] is state.key
-    given, left = program.jaxpr.invars[place(state)], program.jaxpr.outvars[place(after)]
-    assert left is not given
+
+    def twice(state):
+        for _ in range(2):
+            after = getattr(agent, verb)(state, *arguments, config=config, task=TASK)
+            state = after if isinstance(after, agent.TrainState) else after[0]
+        return state
+
+    with jax.debug_key_reuse(True):
+        jax.jit(twice).trace(state)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_uses_a_key_twice_or_hands_back_one_that_it_has_used(verb):
+    check_keys(verb, small(Config(num_members=2, updates_per_step=2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("name", ["explore", "explore_upper_bound", "paper", "mbpo", "mopo"])
+def test_no_verb_of_a_preset_uses_a_key_twice(name, verb):
+    check_keys(verb, dataclasses.replace(small(presets.get(name)), updates_per_step=2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["exact_ube", "pombu", "ensemble_var", "disagreement"])
+def test_no_method_uses_a_key_twice(method):
+    config = dataclasses.replace(small(presets.get("qusac")), method=method, updates_per_step=2)
+    check_keys("train_step", config)
+
+
+def test_a_key_that_is_used_twice_would_show():
+    def twice(key):
+        return jax.random.normal(key) + jax.random.uniform(key)
+
+    with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
+        jax.jit(twice).trace(jax.random.key(0))
 
 
 def test_every_member_has_a_batch_of_its_own():
