@@ -62,7 +62,9 @@ def test_file_name_chooses_the_reference(write_hdf5):
     assert "Hopper-v2" in dataset.env_note
     facts = json.loads(json.dumps(datasets.describe(dataset)))
     assert facts["reference"]["max_return"] == 3234.3
-    assert facts["behavior"]["mean_return"] == 1500  # of 1000 and 2000
+    behavior = facts["behavior"]
+    assert (behavior["episodes"], behavior["mean_return"]) == (2, 1500)  # 1000 and 2000
+    assert behavior["std_return"] == 500
     np.testing.assert_allclose(
         facts["behavior"]["normalized_score"], 100 * 1520.272305 / 3254.572305
     )

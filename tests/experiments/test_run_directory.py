@@ -1,12 +1,15 @@
 """What a run directory accepts at its start, and that its files are whole."""
 
+import contextlib
 import json
 import os
+import types
 
 import pytest
 
 from experiments import files
 from experiments.run_directory import RunDirectory
+from experiments.training.checkpoints import RunCheckpoints
 from tests.run_files import disk_is_full
 
 
@@ -17,6 +20,27 @@ def test_a_start_that_was_cut_short_does_not_lock_the_directory(tmp_path, left):
     RunDirectory(tmp_path, {"env": "x"}).close()
     assert json.loads((tmp_path / "config.json").read_text()) == {"env": "x"}
     RunDirectory(tmp_path, {"env": "x"}).close()
+
+
+@pytest.mark.parametrize(("step", "was_saved"), [(100, False), (101, True)])
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path, step, was_saved):
+    config = {"env": "x", "checkpoint_every": 100}
+    RunDirectory(tmp_path, config).close()
+    (tmp_path / "metrics.csv").write_text(f"step,seed\n50,0\n{step},0\n")
+    with contextlib.closing(RunDirectory(tmp_path, config)) as directory:
+        setup = types.SimpleNamespace(
+            directory=directory,
+            processes=types.SimpleNamespace(is_first=True),
+            num_steps=1000,
+            keep_checkpoints=1,
+            restarts_env=False,
+        )
+        if was_saved:
+            with pytest.raises(ValueError, match="has results, but no checkpoint to continue"):
+                RunCheckpoints(setup).can_continue("latest")
+        else:
+            assert not RunCheckpoints(setup).can_continue("latest")
+        assert (directory.metrics_size() > 0) == was_saved
 
 
 @pytest.mark.parametrize("computed", ["metrics.csv", "checkpoints/10", "dynamics/0"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments import published_curves
+from experiments import published_curves, run_reader
 from experiments.suite import command, queue, report
 from tests.experiments.suite.runs_and_jobs import finish, planned
 from tests.run_files import change_config, rows_for, write_run
@@ -140,6 +140,9 @@ def test_the_published_sac_makes_as_many_updates_as_the_paper_s(tmp_path):
         run = tmp_path / "runs" / f"pendulum-{preset}-s0"
         write_run(run, "pendulum", "ensemble_mean", rows, preset=preset)
         change_config(run, config={"updates_per_step": 1 if preset == "sac" else 10})
+    offline_before = tmp_path / "runs" / "pendulum-mbpo-s0"
+    write_run(offline_before, "pendulum", "ensemble_mean", rows, preset="mbpo")
+    change_config(offline_before, init_from="runs/offline")
     text, _ = report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
     last = {
         line.split(" | ")[1]: line.split(" | ")[-2:]
@@ -149,6 +152,18 @@ def test_the_published_sac_makes_as_many_updates_as_the_paper_s(tmp_path):
     assert last["sac"] == ["-", "- |"]
     assert "±" in last["paper_sac"][0]
     assert last["paper_sac"][1] == "0.0 to 843.9 |"
+    (continued,) = (cells for label, cells in last.items() if label.startswith("mbpo"))
+    assert continued == ["-", "- |"]
+
+
+def test_published_curves_are_drawn_where_all_runs_have_their_action_cost(tmp_path):
+    for name, cost in (("free", 0.0), ("dear", 0.1)):
+        run = tmp_path / name
+        write_run(run, "pendulum", "ensemble_mean", rows_for([0], [500.0], (0, 50_000)))
+        change_config(run, action_cost=cost)
+    curves = [run_reader.read_runs([tmp_path / name])[0] for name in ("free", "dear")]
+    assert list(report._published_curves(curves[:1])) == ["pendulum"]
+    assert report._published_curves(curves) == {}
 
 
 def test_seeds_that_share_no_steps_are_not_compared(tmp_path):
