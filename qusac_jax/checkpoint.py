@@ -5,6 +5,7 @@ saving leaves the previous checkpoint as it was.
 """
 
 import contextlib
+import os
 import pathlib
 import re
 import shutil
@@ -293,8 +294,8 @@ class Checkpointer:
 
 def _cause(error: BaseException) -> str:
     """What went wrong, in a line; of an error of TensorStore only what the system said."""
-    of_system = re.search(r"([^:]+) \[os_error_code=", str(error))
-    return of_system[1].strip() if of_system else first_line(error)
+    of_system = re.search(r"os_error_code='(\d+)'", str(error))
+    return os.strerror(int(of_system[1])) if of_system else first_line(error)
 
 
 def _damage(directory: pathlib.Path) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from qusac_jax import _checksums, _orbax_reports
+from qusac_jax import _checksums, _orbax_reports, checkpoint
 from qusac_jax.checkpoint import LEFT_OUT, Checkpointer, CheckpointError
 
 DEVICE = {"weights": jnp.arange(6.0).reshape(2, 3), "key": jax.random.key(7)}
@@ -207,6 +207,13 @@ def test_a_full_disk_is_one_error_without_tracebacks(saved, caplog):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "Traceback" not in caplog.text
     assert Checkpointer(saved).restore(DEVICE, HOST).step == 30
+
+
+@pytest.mark.parametrize("between", ["", "[tensorstore_spec='{\"assume\": true}'] "])
+def test_the_cause_is_what_the_system_says_whatever_else_tensorstore_adds(between):
+    said = f"Error writing \"x\": Failed to write 9 bytes: No space {between}[os_error_code='28']"
+    assert checkpoint._cause(ValueError(said)) == "No space left on device"
+    assert checkpoint._cause(ValueError("of another kind\nin detail")) == "of another kind"
 
 
 def test_what_fails_after_a_failure_was_raised_is_not_reported(monkeypatch, caplog):
