@@ -112,7 +112,7 @@ class Config:
     # How the variance of the values is estimated and used.
     method: str = "upper_bound"  # qvariance of Algorithm 1, line 4
     risk: float = checked(1.0, _fields.finite)  # λ of eq. (9), policy_opt: > 0 seeks, < 0 avoids
-    risk_schedule: str | None = None  # for risk: KIND:START:END:UPDATES, linear or cosine
+    risk_schedule: str | None = None  # in place of risk: KIND:START:END:UPDATES, linear or cosine
     # The schedule begins when D has a positive reward: before, there is nothing to exploit.
     risk_awaits_reward: bool = checked(False, _fields.boolean)
     # λ multiplies sqrt(U) divided by the largest that the recent local uncertainty allows.
