@@ -101,6 +101,15 @@ def test_the_environment_of_the_training_takes_the_policys_actions(saved):
             np.testing.assert_allclose(its_reward, reward, rtol=1e-5)
 
 
+def test_the_environment_of_the_training_has_its_action_cost(saved):
+    policy = qusac_jax.load_policy(saved[0])
+    policy.description["action_cost"] = 0.3
+    env = policy.environment(seed=3)
+    env.reset()
+    _, reward, *_, info = env.step(np.ones(1))  # half of the largest torque
+    np.testing.assert_allclose(info["task_reward"] - reward, 0.3 * 0.5**2, rtol=1e-6)
+
+
 def test_an_environment_that_is_another_now_is_refused(tmp_path):
     save(tmp_path / "policy", low=(-1.0,), high=(1.0,))
     with pytest.raises(ValueError, match=r"its actions lie in \[-2.0\] to \[2.0\]"):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from qusac_jax import datasets, environments
-from qusac_jax.datasets import loading
+from qusac_jax.datasets import loading, saving
 
 REFERENCE = datasets.ScoreReference(-1500.0, -150.0, "ten episodes of each policy")
 ID = "pendulum/test-v0"
@@ -67,6 +67,12 @@ def test_other_programs_can_use_what_save_writes(saved, episodes):
     np.testing.assert_allclose(dataset[0].actions, 2 * episodes[0].action)
     assert dataset.total_steps == 9
     np.testing.assert_allclose(minari.get_normalized_score(dataset, np.array(-825.0)), 0.5)
+
+
+def test_actions_are_written_in_the_units_of_any_bounds(episodes):
+    space = gymnasium.spaces.Box(np.float32([5.0]), np.float32([11.0]))
+    buffer = saving._buffer(minari, episodes[0], space)
+    np.testing.assert_allclose(buffer.actions, [[5], [7], [9], [11]], rtol=1e-6)
 
 
 def test_path_and_id_are_the_same_dataset(saved):

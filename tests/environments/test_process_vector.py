@@ -27,7 +27,7 @@ def env():
 @pytest.fixture(scope="module")
 def both():
     """Three environments in two processes, and in this one."""
-    pair = [environments.vector(SHORT, SEEDS, num_processes=n) for n in (2, 1)]
+    pair = [environments.vector(SHORT, SEEDS, action_cost=0.1, num_processes=n) for n in (2, 1)]
     yield pair
     for vector in pair:
         vector.close()

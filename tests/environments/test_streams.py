@@ -61,3 +61,20 @@ def test_a_copy_that_waits_ends_nothing_and_earns_nothing():
     np.testing.assert_array_equal(result.next_observation, stream.observation)
     plain = lambda stream: stream._replace(key=jax.random.key_data(stream.key))
     jax.tree.map(np.testing.assert_array_equal, plain(after), plain(stream))
+
+
+def test_the_action_cost_is_that_of_the_action_after_clipping():
+    stream = streams.start(Pendulum(), streams.first_key(jnp.uint32(0)))
+    _, result = streams.advance(Pendulum(), stream, jnp.array([-3.0]), action_cost=0.1)
+    np.testing.assert_allclose(result.task_reward - result.reward, 0.1, rtol=1e-5)
+
+
+def test_neither_steps_nor_resets_use_a_key_twice():
+    def steps(key):
+        stream = streams.start(Pendulum(), key)
+        for _ in range(2):
+            stream = streams.restart(Pendulum(), stream)
+        return stream
+
+    with jax.debug_key_reuse(True):
+        jax.jit(steps).trace(jax.random.key(0))

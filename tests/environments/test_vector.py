@@ -228,3 +228,15 @@ def test_bad_arguments():
         env.step(np.zeros((1, 1)))
     with pytest.raises(ValueError, match="finite"):
         env.step(np.full((2, 1), np.nan))
+
+
+def test_a_reset_forgets_the_episode_that_it_breaks_off():
+    env = environments.VectorEnvironment("gym:Pendulum-v1", [0], action_cost=0.1)
+    shorten(env, 4).reset()
+    env.step(np.ones((1, 1)))
+    env.reset()
+    results = [env.step(np.ones((1, 1))) for _ in range(4)]
+    rewards, task_rewards = np.transpose([[r.reward[0], r.task_reward[0]] for r in results])
+    np.testing.assert_allclose(results[-1].episode_return, rewards.sum(), rtol=1e-5)
+    np.testing.assert_allclose(results[-1].episode_task_return, task_rewards.sum(), rtol=1e-5)
+    np.testing.assert_array_equal(results[-1].episode_length, 4)

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,13 @@ import pytest
 
 from experiments.calibration import command, comparison
 from experiments.calibration.comparison import Returns
-from qusac_jax import qusac
+from qusac_jax import environments, qusac
 from qusac_jax.qusac import losses, model, multistep, networks
 from qusac_jax.task import Transition
+from tests.short_env import MAX_STEPS
 from tests.sizes import small
 from tests.tasks import never
+from tests.tiny import ENV
 
 TASK = qusac.Task(observation_size=3, action_size=1, termination=never)
 
@@ -56,6 +59,56 @@ def test_returns_of_states_along_episodes_by_hand():
     episodes = episodes._replace(reward=0 * reward, bonus=reward)
     _, returns = comparison._points(episodes, 3, length=2, discount=0.5, share=0.1)
     np.testing.assert_allclose(returns, [[1.1, 1.4, 3.2, np.nan, 5.3, 8]])
+
+
+def test_episodes_have_their_rewards_with_action_cost_and_the_ends_of_the_task(monkeypatch):
+    def draw(state, observation, key, step, *, config, task):
+        return jnp.full((8, 1), 0.2), jnp.full(8, 3.0)
+
+    monkeypatch.setattr(comparison, "_draw", draw)
+    saved = types.SimpleNamespace(
+        seeds=[0, 1], spec=environments.spec(ENV, 0.5), config=None, task=None
+    )
+    keys = jax.random.split(jax.random.key(0), 2)
+    episodes = comparison._run_episodes(saved, jnp.zeros(2), 8, 0, keys)
+    running = np.arange(len(episodes.reward))[:, None, None] < episodes.steps
+    # 1 - position^2 - 0.5 * 0.2^2, the position being what the next step begins with.
+    expected = 1 - episodes.observation[1:, ..., 0] ** 2 - 0.02
+    np.testing.assert_allclose(
+        episodes.reward[:-1][running[1:]], expected[running[1:]], rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_array_equal(episodes.reward[~running], 0)
+    np.testing.assert_array_equal(episodes.bonus, np.where(running, 3.0, 0.0))
+    assert set(episodes.terminated.ravel()) == {False, True}
+    np.testing.assert_array_equal(episodes.terminated, episodes.steps < MAX_STEPS)
+
+
+def test_values_have_the_bonus_of_their_actions_and_the_mean_of_their_variances(monkeypatch):
+    config = small(qusac.Config(num_members=2))
+    state = qusac.init(jax.random.key(0), config=config, task=TASK)
+    observation, key = jax.random.normal(jax.random.key(1), (3, 3)), jax.random.key(2)
+    parts = networks.Actor(config.actor_hidden, 1)
+    both = {"config": config, "task": TASK}
+
+    def with_temperature(temperature):
+        learner = state.learner._replace(log_temperature=jnp.log(temperature))
+        return state._replace(learner=learner)
+
+    repeated = jnp.repeat(observation, 2, axis=0)
+    log_prob = networks.sample_action(parts, state.actor, repeated, key)[1]
+    alternating = lambda *_: jnp.array([3.0, 4.0] * 3)
+    monkeypatch.setattr(comparison.estimates, "value_std", alternating)
+    (low, std), (high, _) = (
+        comparison._values(with_temperature(t), observation, key, num_draws=2, **both)
+        for t in (0.5, 2.5)
+    )
+    bonus = -log_prob.reshape(3, 2).mean(1)
+    np.testing.assert_allclose(high - low, np.stack([2 * bonus] * 2), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(std, np.sqrt((9 + 16) / 2), rtol=1e-6)
+    _, drawn = comparison._draw(with_temperature(2.5), observation, key, 7, **both)
+    step_key = jax.random.fold_in(key, 7)
+    log_prob = networks.sample_action(parts, state.actor, observation, step_key)[1]
+    np.testing.assert_allclose(drawn, -2.5 * log_prob, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

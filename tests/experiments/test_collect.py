@@ -5,16 +5,20 @@ import os
 import pathlib
 import shutil
 import signal
+import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments import kept_policies
 from experiments.collect import command, maker, recording
 from experiments.inspect import command as inspect_command
-from qusac_jax import datasets, environments
-from qusac_jax.qusac import Transition
+from qusac_jax import datasets, environments, qusac
+from qusac_jax.qusac import Transition, presets
 from tests.short_env import LIMIT, MAX_STEPS
+from tests.sizes import small
 
 ENV = "gym:tests.short_env:Short-v0"
 TINY = [
@@ -218,6 +222,44 @@ def test_the_references_decide_on_medium(copy, monkeypatch, capsys, learned):
         assert "not clearly better than random" in out
 
 
+@pytest.fixture
+def made_by():
+    """What makes datasets with an action cost of 0.5, of a policy that has learned nothing."""
+    spec, config = environments.spec(ENV, 0.5), small(presets.get("sac"))
+    actor = qusac.init(jax.random.key(0), config=config, task=spec.task("never")).actor
+    training = types.SimpleNamespace(
+        step=80,
+        actor=lambda step: actor,
+        evaluations=lambda: (np.array([0, 40, 80]), np.array([-30.0, 0.0, 0.0])),
+    )
+    return maker.DatasetMaker(ENV, spec, config, 0, training, None, lambda: None)  # type: ignore[arg-type]
+
+
+def test_rewards_have_the_action_cost_that_is_noted(made_by):
+    env = made_by._environment("random", 2)
+    env.reset()
+    result = env.step(np.ones((2, 1)))
+    np.testing.assert_allclose(result.task_reward - result.reward, 0.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("gain", "learned"), [(2.0, False), (4.0, True)])
+def test_the_expert_acts_without_noise_and_has_to_be_clearly_better(
+    made_by, monkeypatch, gain, learned
+):
+    # Twelve returns with a variance of 13 each: two errors of the difference are 2.94.
+    returns = {"random reference": np.arange(12.0), "expert reference": np.arange(12.0) + gain}
+    policies = {}
+
+    def reference(self, stream, policy):
+        policies[stream] = policy
+        return returns[stream]
+
+    monkeypatch.setattr(maker.DatasetMaker, "_reference", reference)
+    assert made_by._decide()["learned"] == learned
+    first, again = (policies["expert reference"](jnp.ones((1, 3))) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+
+
 def test_other_peoples_folders_stay(copy, capsys):
     shutil.rmtree(copy / "minari" / IDS[4])
     (copy / "minari" / IDS[4]).mkdir()
@@ -412,6 +454,7 @@ def test_collecting_takes_episodes_in_the_order_in_which_they_begin():
 def test_the_medium_policy_is_the_first_to_pass_once_something_is_learned():
     steps, returns = np.array([0, 10, 20, 30]), np.array([5.0, 1.0, 2.0, 3.0])
     assert recording.first_to_pass(steps, returns, 2.0, after=10) == 20
+    assert recording.first_to_pass(steps, returns, 1.0, after=10) == 10
     assert recording.first_to_pass(steps, returns, 4.0, after=10) is None
 
 

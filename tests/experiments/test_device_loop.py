@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments import evaluation, seeds
 from experiments.training import device_loop
-from qusac_jax import qusac
+from qusac_jax import environments, qusac
 from qusac_jax.environments import streams
 from qusac_jax.qusac import presets
 from tests.pendulum import Pendulum
@@ -60,3 +61,22 @@ def test_the_first_faulty_step_is_the_one_that_is_named(report):
 def test_the_action_cost_is_off_what_counts_as_rewarded(report):
     np.testing.assert_array_equal(report(1).rewarded_steps, 1)  # 2 - 0.5
     np.testing.assert_array_equal(report(1, reward_threshold=1.7).rewarded_steps, 0)
+
+
+def test_episodes_are_those_of_the_loop_on_the_host():
+    vector = environments.vector(
+        "functional:tests.pendulum:Pendulum", range(6), action_cost=ACTION_COST
+    )
+    both = {"config": CONFIG, "task": vector.spec.task()}
+    actor = seeds.mapped(qusac.init, **both)(seeds.keys([0, 1], 1)[:, 0]).actor
+    run = functools.partial(
+        device_loop.run_episodes, env=vector.environment, action_cost=ACTION_COST, **both
+    )
+    _, found = jax.jit(run)(actor, vector.streams)
+    act = seeds.mapped(qusac.act, **both)
+    expected = evaluation.evaluate(vector, lambda x: act(actor, x), 2, CONFIG.discount)
+    for name, values in expected._asdict().items():
+        np.testing.assert_allclose(
+            getattr(found, name).reshape(values.shape), values, rtol=1e-4, atol=1e-4, err_msg=name
+        )
+    assert not np.allclose(expected.discounted_return, expected.episode_return, rtol=1e-3)

@@ -1,8 +1,9 @@
 """Figures: colours, lines and letters of methods and their settings."""
 
+import numpy as np
 import pytest
 
-from experiments import figures, plot, results, run_reader, style
+from experiments import figures, plot, published_curves, results, run_reader, style
 from tests.run_files import change_config, rows_for, write_run
 
 
@@ -21,6 +22,26 @@ def test_learning_curves_of_one_run(tmp_path):
     curves = run_reader.read_runs([run])
     figures.draw_curves(curves, tmp_path / "curve.png", x="step", y="eval_return")
     assert (tmp_path / "curve.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_band_is_a_standard_error_wide_and_published_curves_end_with_the_runs(
+    tmp_path, monkeypatch
+):
+    drawn = []
+    monkeypatch.setattr(figures.style, "save", lambda figure, path: drawn.append(figure))
+    rows = rows_for([0, 1], [100.0, 300.0], (0, 30_000))
+    curves = run_reader.read_runs([write_run(tmp_path / "a", "pendulum", "pombu", rows)])
+    (theirs,) = (x for x in published_curves.curves("pendulum", 0.0) if x.name == "ensemble_mean")
+    published = {"pendulum": [theirs]}
+    figures.draw_curves(curves, tmp_path / "a.png", x="step", y="y", published=published)
+    (panel,) = drawn[0].axes
+    ours, dotted = panel.lines
+    np.testing.assert_allclose(ours.get_ydata(), [0, 200])
+    # At the end 200 ± 100: the standard deviation of 100 and 300 by sqrt(2).
+    heights = panel.collections[0].get_paths()[0].vertices[:, 1]
+    np.testing.assert_allclose([heights.min(), heights.max()], [0, 300])
+    np.testing.assert_array_equal(dotted.get_xdata(), theirs.x[theirs.x <= 30_000])
+    assert 0 < len(dotted.get_xdata()) < len(theirs.x)
 
 
 def test_methods_keep_their_colours_and_settings_have_lines_and_letters(tmp_path):

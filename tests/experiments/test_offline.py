@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import types
 
 import h5py
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import qusac_jax
-from experiments import config_file, evaluate, memory, offline, online
+from experiments import config_file, evaluate, evaluation, memory, offline, online
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen_data, frozen_fits
 from experiments.training import handover, run_flags
@@ -79,6 +80,23 @@ def test_a_policy_is_scored_with_the_action_cost_of_the_data(finished, tmp_path)
     returns = np.array(written["returns"])
     assert (returns < written["task_returns"]).all()
     np.testing.assert_allclose(written["scores"], 100 * (returns + 20) / 25)
+
+
+def test_what_was_expected_of_episodes_stands_beside_what_came():
+    returns = np.array([[1.0, 3.0], [5.0, 7.0]])
+    run = types.SimpleNamespace(
+        _state=None,
+        _values_at=lambda state, observation: (10 * returns, 0.1 * returns),
+        _dataset=types.SimpleNamespace(reference=datasets.ScoreReference(-20.0, 5.0, "test")),
+    )
+    episodes = evaluation.Evaluation(returns, returns + 1, 0.5 * returns, np.zeros((2, 2, 3)))
+    columns = OfflineRun._episode_columns(run, episodes)  # type: ignore[arg-type]
+    assert {name: column.tolist() for name, column in columns.items()} == {
+        "eval_score": [88.0, 104.0],  # of returns of 2 and 6
+        "eval_discounted_return": [1.0, 3.0],
+        "expected_return": [20.0, 60.0],
+        "expected_std": [pytest.approx(0.2), pytest.approx(0.6)],
+    }
 
 
 @pytest.mark.slow

@@ -58,6 +58,34 @@ def test_evaluate_gives_the_returns_of_its_episodes(finished, tmp_path, capsys):
         np.testing.assert_allclose(written["mean_return_half_interval"][i], half, rtol=1e-3)
         assert f"| {i} | {expected[0].mean():.1f} ± {half:.1f} |" in out
     assert "| mean of seeds |" in out
+    assert evaluate.main(["evaluate", str(finished), *arguments, "--seed_index=1"]) == 0
+    alone = json.loads((tmp_path / "step_80_seed_1.json").read_text())
+    np.testing.assert_allclose(alone["returns"], written["returns"][1:], atol=1e-4)
+
+
+def test_the_interval_of_a_run_is_that_of_the_means_of_its_seeds():
+    returns = np.array([[1.0, 3.0], [5.0, 7.0]])
+    scores = evaluate.Scores("run", ENV, 80, [3, 4], 0, False, returns, returns + 10, None)
+    # 12.7062 is Student's quantile with one degree of freedom: for 1 and 3, and for 2 and 6.
+    assert evaluate.table(scores).splitlines()[-3:] == [
+        "| 3 | 2.0 ± 12.7 | 12.0 ± 12.7 | 1.0 | 3.0 |",
+        "| 4 | 6.0 ± 12.7 | 16.0 ± 12.7 | 5.0 | 7.0 |",
+        "| mean of seeds | 4.0 ± 25.4 | 14.0 ± 25.4 | 1.0 | 7.0 |",
+    ]
+
+
+def test_every_drawn_action_has_a_key_of_its_own():
+    def keys_of(run_seeds, first):
+        taken = []
+        policy = evaluate._sampled(lambda _, keys: taken.append(keys), run_seeds, first)
+        for _ in range(3):
+            policy(None)
+        return np.asarray(jax.random.key_data(jnp.stack(taken)))
+
+    both, second, later = keys_of([4, 5], 0), keys_of([5], 0), keys_of([4], 25)
+    np.testing.assert_array_equal(both[:, 1:], second)  # the seed of the run decides
+    every = np.concatenate([both, later], axis=1).reshape(9, -1)
+    assert len(np.unique(every, axis=0)) == 9
 
 
 def test_evaluate_draws_actions(finished, tmp_path, capsys):
@@ -88,6 +116,12 @@ def test_more_episodes_than_copies_begin_with_the_same_ones(finished, monkeypatc
     # As many at once, or rounding differs.
     next_two = evaluate.score(saved, step, actor, [0, 1], 2, 2)
     np.testing.assert_array_equal(many.returns[:, 2:], next_two.returns[:, :1])
+    # Drawn actions are those of the run's seed, and others in each round.
+    asked = []
+    monkeypatch.setattr(evaluate, "_sampled", lambda act, *keys: asked.append(keys) or act)
+    second = jax.tree.map(lambda x: x[1:], actor)
+    evaluate.score(saved, step, second, [1], 3, 5, is_sampled=True)
+    assert asked == [([1], 5), ([1], 7)]
 
 
 def test_policies_of_checkpoints(finished, tmp_path):

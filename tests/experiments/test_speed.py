@@ -21,3 +21,25 @@ def test_time_left_is_known_once_all_steps_of_an_interval_were_learning_ones(mon
     with of_run.learning_step():
         now = 70.0
     assert of_run.seconds_left(200, 1_000) == pytest.approx(800.0)
+
+
+def test_the_rate_is_of_all_steps_but_those_that_compile_in_each_process(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(speed.time, "perf_counter", lambda: now)
+
+    def steps(of_run, count, seconds):
+        nonlocal now
+        with of_run.learning_step(count):
+            now += seconds
+
+    first = speed.Speed(Trace(None))
+    steps(first, 0, 7.0)  # of the warm-up
+    steps(first, 100, 60.0)  # compiles
+    assert first.learning_rate() is None
+    steps(first, 50, 10.0)
+    assert first.learning_rate() == 5.0
+    second = speed.Speed(Trace(None))
+    second.restore(first.state(), 150)
+    steps(second, 100, 60.0)
+    steps(second, 50, 40.0)
+    assert second.learning_rate() == 2.0  # 100 steps in 50 seconds

@@ -177,6 +177,7 @@ def test_regret_of_stochastic_deep_sea_is_what_the_best_policy_could_have_had_mo
 def test_learning_time_by_hand():
     solved = np.zeros((2, 30), bool)
     solved[0, [11, 12]] = True  # 1 of 12 is less than 10 %, 2 of 13 is more
+    solved[1, 9] = True  # 1 of 10 is not over 10 %
     np.testing.assert_array_equal(experiment.learning_time(solved), [13, np.nan])
     np.testing.assert_array_equal(experiment.learning_time(solved[:, :0]), [np.nan, np.nan])
 
@@ -217,6 +218,14 @@ def test_every_episode_has_a_key_of_its_own():
     on_device = experiment.to_device(environment)
     after, _ = experiment.episode(on_device, state, episode_length=4, config=config)
     assert (jax.random.key_data(after.key) != jax.random.key_data(state.key)).any()
+
+
+def test_starts_next_states_and_noise_are_drawn_with_keys_of_their_own():
+    on_device = experiment.to_device(noisy_environment())
+    with jax.debug_key_reuse(True):
+        jax.jit(
+            lambda key: experiment.act(on_device, np.zeros(1, int), key, episode_length=3)
+        ).trace(jax.random.key(0))
 
 
 @pytest.mark.parametrize(
