@@ -42,10 +42,11 @@ OBSERVATION = np.array([0.6, -0.8, 3.0], np.float32)
 
 def test_actions_are_in_the_units_of_the_environment(saved):
     run, actor, params = saved
+    act = jax.jit(networks.mean_action, static_argnums=0)  # compiled, as the policy is
     for index in (0, 1):
         policy = qusac_jax.load_policy(run, seed_index=index)
         one = jax.tree.map(lambda x, index=index: x[index], params)
-        expected = networks.mean_action(actor, one, OBSERVATION)
+        expected = act(actor, one, OBSERVATION)
         np.testing.assert_array_equal(policy.normalized(OBSERVATION), expected)
         np.testing.assert_array_equal(policy(OBSERVATION), 2 * expected)
         np.testing.assert_allclose(jax.jit(policy)(OBSERVATION), 2 * expected, rtol=1e-6)
