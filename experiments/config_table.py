@@ -28,8 +28,9 @@ differs: the same preset offline, the presets `paper` and `explore`, and `qusac`
 `--size=small`. (With it, `roll_out_every` of `paper` and `paper_mbpo` is 250, and
 `rollouts_per_step` of `explore` and `explore_upper_bound` 50.) A run writes all its values to
 config.json. In Python, `presets.get("qusac")` has the values of the first column. `qusac.Config()`
-differs from it: its models read and learn raw units (`dynamics.normalize_inputs` no,
-`dynamics.normalize_targets` false) and are rolled out after fits only (`roll_out_every` 0).
+differs from it: λ stays at 1 (`risk_schedule` none, `risk_awaits_reward` false), its models read
+and learn raw units (`dynamics.normalize_inputs` no, `dynamics.normalize_targets` false), and they
+are rolled out after fits only (`roll_out_every` 0).
 Offline, `experiments.offline` makes `replay_capacity` the size of the dataset, and nothing reads
 `warmup_steps` and `updates_per_step`.
 """

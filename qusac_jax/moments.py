@@ -3,20 +3,18 @@
 Axes: S states, A actions.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 
 from qusac_jax import _bicgstab, _control, _likely_paths, linear
+from qusac_jax._belief import Posterior
 from qusac_jax._checks import check_discount, check_real, check_scalars, is_concrete
 from qusac_jax._next_values import average, next_mean, next_variance, with_derivative_of
 from qusac_jax._posterior_checks import check_posterior
 from qusac_jax._problem_checks import check_policy, check_result
-
-if TYPE_CHECKING:
-    from qusac_jax.posterior import Posterior
 
 _LEAST_PRECISION = 1e-30  # of a reward; its variance is finite in float32
 _MAX_ITERATIONS = 60  # of the surprises, after which LU takes over
@@ -38,7 +36,7 @@ class Moments(NamedTuple):
     condition: jax.Array  # []
 
 
-def solve_moments(posterior: "Posterior", policy: chex.Array, discount: chex.Numeric) -> Moments:
+def solve_moments(posterior: Posterior, policy: chex.Array, discount: chex.Numeric) -> Moments:
     """Exact posterior mean and variance of the values under a Dirichlet-normal belief.
 
     For acyclic (layered) MDPs this is what `solve_exact` converges to as N grows. The surprise at a
@@ -168,7 +166,7 @@ class ActionMoments(NamedTuple):
 
 
 def solve_moments_of_actions(
-    posterior: "Posterior", likely: _likely_paths.Likely | None, policy: jax.Array, discount: float
+    posterior: Posterior, likely: _likely_paths.Likely | None, policy: jax.Array, discount: float
 ) -> ActionMoments:
     """`solve_moments` for a deterministic policy, in a third of the operations.
 

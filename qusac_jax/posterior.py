@@ -6,16 +6,16 @@ MDPs drawn from the belief are `[S, A, S]` and missing mass is termination. Wher
 possible successors, everything is in the sparse form of `qusac_jax.sparse` instead.
 """
 
-import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import _dirichlet, _memory, _variates, sparse
+from qusac_jax import _belief, _dirichlet, _memory, _variates, sparse
+from qusac_jax._belief import Mdp, Posterior, Transitions
 from qusac_jax._checks import check_count, check_key, check_real, check_scalars, is_concrete
 from qusac_jax._posterior_checks import (
     check_dtype,
@@ -28,7 +28,6 @@ from qusac_jax._posterior_checks import (
     check_supported,
     check_transitions,
 )
-from qusac_jax.sparse import Sparse
 
 __all__ = [
     "NEARLY_NOISELESS",
@@ -47,39 +46,7 @@ NEARLY_NOISELESS = 1e6  # inverse variance of a reward that one observation make
 
 SAMPLE_ARRAYS = 2  # of the size of a sample, which XLA takes on CPU, the result among them
 _SPARSE_WORK = 48  # bytes on the host that sorting and summing takes for each successor
-_BLOCK = 128  # values that are summed before a total grows by them, or as many as it has entries
 _SMALL = 2**26  # bytes; what takes less is not worth asking how much memory there is
-
-
-class Posterior(NamedTuple):
-    """Belief over MDPs: independent Dirichlet rows and independent normal rewards."""
-
-    concentration: jax.Array  # [S, A, S+1] Dirichlet parameters >= prior; last: terminal state
-    reward_mean: jax.Array  # [S, A] mean of the expected reward
-    reward_precision: jax.Array  # [S, A] inverse variance of the expected reward, > 0
-    prior: jax.Array  # [] or [S, A, S+1] concentration before any observation
-    log_quantile: jax.Array | None  # [2, P] log quantiles of Gamma(prior); None for an array prior
-    # [S, A, K] possible successors in 0 .. S, -1 for none, as `concentration` and `prior` then are;
-    # None where all states are.
-    support: jax.Array | None = None
-
-
-class Transitions(NamedTuple):
-    """Observed transitions, in any order."""
-
-    state: jax.Array  # [T] integers in 0 .. S-1
-    action: jax.Array  # [T] integers in 0 .. A-1
-    reward: jax.Array  # [T] observed rewards
-    next_state: jax.Array  # [T] integers in 0 .. S; S is the terminal state
-
-
-class Mdp(NamedTuple):
-    """One MDP `[S, A, S]`, `[S, A]`, or N of them with a leading axis."""
-
-    # [(N,) S, A, S] rows sum to at most 1, the rest terminates; of a belief with a `support`, a
-    # `Sparse` whose `next_state` is the support.
-    transition: Any
-    reward: jax.Array  # [(N,) S, A]
 
 
 def init(
@@ -218,7 +185,7 @@ def update(
     check_real(weight=weight, noise_precision=noise_precision)
     check_scalars(noise_precision=noise_precision)
     if not is_concrete(*transitions, weight, noise_precision):
-        return _update(posterior, transitions, weight, noise_precision)
+        return _belief.update(posterior, transitions, weight, noise_precision)
     check_transitions(transitions, *posterior.reward_mean.shape, weight=weight)
     if posterior.support is None:
         if is_concrete(posterior.concentration):
@@ -231,7 +198,7 @@ def update(
             f"{NEARLY_NOISELESS:g} is as good as no noise"
         )
     with np.errstate(over="ignore"):  # of what is too large for the dtype; the result tells
-        updated = _update(posterior, transitions, weight, noise_precision)
+        updated = _belief.update(posterior, transitions, weight, noise_precision)
     if is_concrete(*jax.tree.leaves(updated)):
         _check_overflow(updated)
     return updated
@@ -250,76 +217,11 @@ def _check_are_transitions(transitions: Any) -> Transitions:
 
 
 def _check_overflow(posterior: Posterior) -> None:
-    if not _is_finite(posterior):
+    if not _belief.is_finite(posterior):
         raise ValueError(
             f"weight, noise_precision or transitions.reward are so large that the belief overflows "
             f"in {posterior.reward_mean.dtype}; scale the rewards, or use a smaller weight"
         )
-
-
-@jax.jit
-def _is_finite(posterior: Posterior) -> jax.Array:
-    parts = (posterior.concentration.sum(-1), posterior.reward_mean, posterior.reward_precision)
-    return jnp.all(jnp.isfinite(jnp.stack(parts)))
-
-
-@jax.jit
-def _update(posterior, transitions, weight, noise_precision) -> Posterior:
-    state, action, reward, next_state = transitions
-    state, action, next_state = map(sparse.at_least_int32, (state, action, next_state))
-    if not state.shape == action.shape == reward.shape == next_state.shape:
-        raise ValueError(
-            "transitions must have one length T in all fields, got shapes "
-            f"{[x.shape for x in transitions]}"
-        )
-    num_states, num_actions = posterior.reward_mean.shape
-    # Indices count from the end where they are negative, and are clipped where they are read.
-    valid = (state >= 0) & (state < num_states) & (action >= 0) & (action < num_actions)
-    valid &= (next_state >= 0) & (next_state <= num_states)
-    column = next_state
-    if posterior.support is not None:
-        is_same = posterior.support[state, action] == next_state[:, None]
-        column = jnp.argmax(is_same, -1)
-        valid &= jnp.any(is_same, -1)
-    valid &= posterior.concentration[state, action, column] > 0
-    weight = jnp.broadcast_to(jnp.asarray(weight, posterior.reward_mean.dtype), state.shape)
-    weight = jnp.where(valid, weight, 0.0)
-    noise_precision = jnp.asarray(noise_precision, weight.dtype)
-    reward = jnp.where(weight > 0, jnp.asarray(reward, weight.dtype), 0.0)
-    pair = (state, action)
-    zeros = jnp.zeros_like(posterior.reward_mean)
-    gained = noise_precision * _add(zeros, pair, weight)
-    surprise = noise_precision * _add(zeros, pair, weight * (reward - posterior.reward_mean[pair]))
-    precision = posterior.reward_precision + gained
-    return posterior._replace(
-        concentration=_add(posterior.concentration, (*pair, column), weight),
-        reward_mean=posterior.reward_mean + surprise / precision,
-        reward_precision=precision,
-    )
-
-
-def _add(total: jax.Array, index: tuple[jax.Array, ...], values: jax.Array) -> jax.Array:
-    """`total.at[index].add(values)`, with many values summed in blocks.
-
-    One by one, each would be rounded to what the total resolves: in float32, a count stops at 2^24.
-    """
-    block = max(_BLOCK, total.size)
-    if len(values) <= block:
-        return total.at[index].add(values)
-    num_blocks = -(-len(values) // block)
-    missing = num_blocks * block - len(values)  # which add 0
-    parts = [jnp.pad(x, (0, missing)).reshape(num_blocks, block) for x in (values, *index)]
-
-    def add_block(carry, parts):
-        total, excess = carry  # what rounding has added to the total (Kahan's summation)
-        own, *index = parts
-        summed = jnp.zeros_like(total).at[tuple(index)].add(own)
-        # Without the barriers, XLA would add each value to the total, and find no excess.
-        summed = jax.lax.optimization_barrier(summed) - excess
-        larger = jax.lax.optimization_barrier(total + summed)
-        return (larger, (larger - total) - summed), None
-
-    return jax.lax.scan(add_block, (total, jnp.zeros_like(total)), tuple(parts))[0][0]
 
 
 def mean(posterior: Posterior) -> Mdp:
@@ -332,16 +234,7 @@ def mean(posterior: Posterior) -> Mdp:
         ValueError: if it is no `Posterior`.
     """
     check_posterior(posterior)
-    return _mean(posterior)
-
-
-@jax.jit
-def _mean(posterior: Posterior) -> Mdp:
-    total = posterior.concentration.sum(-1, keepdims=True)
-    if posterior.support is not None:
-        transition = Sparse(posterior.support, posterior.concentration / total)
-        return Mdp(transition, posterior.reward_mean)
-    return Mdp(posterior.concentration[..., :-1] / total, posterior.reward_mean)
+    return _belief.mean(posterior)
 
 
 def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
@@ -382,7 +275,7 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
                 "posterior.concentration must be at least posterior.prior, or 0 for an array "
                 f"prior, got {-least:.3g} less; to forget data, start from another prior"
             )
-    return _sample(posterior, key, n)
+    return _belief.sample(posterior, key, n)
 
 
 def sample_bytes(posterior: Posterior, n: int) -> int:
@@ -392,21 +285,3 @@ def sample_bytes(posterior: Posterior, n: int) -> int:
     if posterior.log_quantile is None:
         entries += _dirichlet.work_entries(size, n)
     return entries * posterior.concentration.dtype.itemsize
-
-
-@functools.partial(jax.jit, static_argnames="n")
-def _sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
-    key_transition, key_reward = jax.random.split(key)
-    noise = jax.random.normal(
-        key_reward, (n, *posterior.reward_mean.shape), posterior.reward_mean.dtype
-    )
-    deviation = jnp.sqrt(posterior.reward_precision)
-    reward = posterior.reward_mean[None] + noise / deviation[None]
-    concentration = posterior.concentration
-    if posterior.support is not None:
-        rows = _dirichlet.draw(concentration, key_transition, n)
-        return Mdp(Sparse(posterior.support, rows), reward)
-    if posterior.log_quantile is None:
-        return Mdp(_dirichlet.draw(concentration, key_transition, n)[..., :-1], reward)
-    table = (posterior.prior, posterior.log_quantile)
-    return Mdp(_dirichlet.draw_by_table(concentration, *table, key_transition, n), reward)

@@ -19,27 +19,17 @@ Axes: S states, A actions, N ensemble members. Equations, theorems and appendice
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax import _members, _sparse_products, linear
+from qusac_jax import _ube_solvers
 from qusac_jax._checks import check_real, check_scalars, integers, is_concrete
 from qusac_jax._fields import check_choice
-from qusac_jax._next_values import (
-    Forms,
-    flow_of,
-    local_part,
-    local_uncertainty,
-    mean_of_members,
-    next_distance,
-    next_mean,
-    next_moments,
-    over_actions,
-)
 from qusac_jax._problem_checks import check_problem, check_result, check_shapes
+from qusac_jax._ube_solvers import Decomposition, Values, Variance
 from qusac_jax.moments import Moments, solve_moments
 from qusac_jax.sparse import Sparse
 
@@ -66,40 +56,6 @@ Transition = chex.Array | Sparse
 FORMS = ("total", "gap", "difference")
 
 
-class Values(NamedTuple):
-    """Values of a policy in one MDP."""
-
-    v: jax.Array  # [S]
-    q: jax.Array  # [S, A]
-    residual: jax.Array  # [] max |V - r_pi - discount * P_pi V|
-    # Expected discounted steps from the worst state; inf if singular, or not solved (`Sparse`).
-    condition: jax.Array  # []
-
-
-class Variance(NamedTuple):
-    """Epistemic variance of the values of a policy under a belief over MDPs."""
-
-    v: jax.Array  # [S] variance of V
-    q: jax.Array  # [S, A] variance of Q
-    local_v: jax.Array  # [S] local uncertainty: no discount, no reward term, no clipping
-    local_q: jax.Array  # [S, A]
-    residual: jax.Array  # [] largest residual of all systems
-    condition: jax.Array  # [] largest of all MDPs, as in `Values`
-
-
-class Decomposition(NamedTuple):
-    """Variance of the next state's value in the mean MDP: total = epistemic + aleatoric."""
-
-    total_v: jax.Array  # [S]
-    epistemic_v: jax.Array  # [S] w of eq. (4), pombu_rewards
-    aleatoric_v: jax.Array  # [S]
-    total_q: jax.Array  # [S, A]
-    epistemic_q: jax.Array  # [S, A]
-    aleatoric_q: jax.Array  # [S, A]
-    residual: jax.Array  # [] of the values in the mean MDP, as in `Values`
-    condition: jax.Array  # [] likewise
-
-
 def solve_bellman(
     transition: Transition, reward: chex.Array, policy: chex.Array, discount: chex.Numeric
 ) -> Values:
@@ -123,7 +79,7 @@ def solve_bellman(
         ValueError: for wrong shapes, and where nothing is traced for bad values or an
             ill-conditioned system.
     """
-    return _checked(_solve_bellman, 0, transition, reward, policy, discount)
+    return _checked(_ube_solvers.solve_bellman, 0, transition, reward, policy, discount)
 
 
 def solve_exact(
@@ -182,7 +138,7 @@ def solve_exact(
         check_scalars(min_local=min_local)
         if is_concrete(min_local) and not float(min_local) < float("inf"):
             raise ValueError(f"min_local must be a number or None, got {min_local}")
-    solver = functools.partial(_solve_ube, form=form)
+    solver = functools.partial(_ube_solvers.solve_ube, form=form)
     means = (mean_transition, mean_reward)
     return _checked(solver, 1, transition, reward, policy, discount, *means, min_local=min_local)
 
@@ -203,7 +159,7 @@ def solve_pombu(
     the result is not a bound and, like that of `solve_exact`, can be far below the variance.
     Arguments, result and errors are those of `solve_exact`, without `min_local` and `form`.
     """
-    solver = functools.partial(_solve_ube, form="pombu")
+    solver = functools.partial(_ube_solvers.solve_ube, form="pombu")
     return _checked(solver, 1, transition, reward, policy, discount, mean_transition, mean_reward)
 
 
@@ -226,7 +182,7 @@ def solve_upper_bound(
     known and nothing uncertain follows it. Arguments, result and errors are those of `solve_exact`,
     without `min_local` and `form`.
     """
-    solver = functools.partial(_solve_ube, form="upper_bound")
+    solver = functools.partial(_ube_solvers.solve_ube, form="upper_bound")
     return _checked(solver, 1, transition, reward, policy, discount, mean_transition, mean_reward)
 
 
@@ -238,7 +194,7 @@ def ensemble_variance(
     The qvariance ensemble_var of Algorithm 1 line 4. The arguments are the first four of
     `solve_exact`, result and errors are as there; `local_v` and `local_q` repeat `v` and `q`.
     """
-    return _checked(_ensemble_variance, 1, transition, reward, policy, discount)
+    return _checked(_ube_solvers.ensemble_variance, 1, transition, reward, policy, discount)
 
 
 def decompose(
@@ -252,7 +208,7 @@ def decompose(
     Discount and rewards enter only through V-bar. Returns a `Decomposition`; arguments (the first
     four) and errors are as for `solve_exact`.
     """
-    return _checked(_decompose, 1, transition, reward, policy, discount)
+    return _checked(_ube_solvers.decompose, 1, transition, reward, policy, discount)
 
 
 def _checked(
@@ -305,124 +261,3 @@ def _as_floating(transition, reward, dtype=None) -> Any:
     if not is_sparse:
         return probability
     return Sparse(integers("next_state", transition.next_state), probability)
-
-
-@jax.jit
-def _solve_bellman(transition, reward, policy, discount) -> Values:
-    if isinstance(transition, Sparse):
-        transition = _sparse_products.columns(transition)
-    solution = linear.solve(
-        flow_of(transition, policy), over_actions(policy, reward)[:, None], discount
-    )
-    v = solution.x[:, 0]
-    q = reward + discount * next_mean(transition, v)
-    return Values(v, q, solution.residual, solution.condition)
-
-
-@functools.partial(jax.jit, static_argnames="form")
-def _solve_ube(
-    transition, reward, policy, discount, mean_transition, mean_reward, min_local=None, *, form
-) -> Variance:
-    mean_transition = mean_of_members(transition) if mean_transition is None else mean_transition
-    if isinstance(mean_transition, Sparse):
-        mean_transition = _sparse_products.columns(mean_transition)
-    mean_reward = _members.mean(reward) if mean_reward is None else mean_reward
-    mean = _solve_bellman(mean_transition, mean_reward, policy, discount)
-    mean_value, distance_of = Forms(mean.v, mean.q), _distance_of(mean_transition, mean.v)
-
-    def of_member(transition, reward):
-        distance = distance_of(transition)
-        solved = _solve_difference(transition, reward - mean_reward, policy, discount, distance)
-        difference = Forms(solved.v, solved.q)
-        part = local_part(form, transition, policy, difference, mean_value, distance)
-        return part, solved.residual, solved.condition
-
-    parts, residual, condition = _sparse_products.over_columns(of_member, transition, reward)
-    local = local_uncertainty(form, parts, mean_transition, policy, mean_value)
-    reward_v = _members.variance(over_actions(policy, reward)) + discount**2 * local.v
-    reward_q = _members.variance(reward) + discount**2 * local.q
-    if min_local is not None:
-        reward_v, reward_q = jnp.maximum(reward_v, min_local), jnp.maximum(reward_q, min_local)
-    v, q, solution = _propagate(mean_transition, policy, discount, reward_v, reward_q)
-    largest = lambda members, *others: functools.reduce(jnp.maximum, others, members.max())
-    return Variance(
-        v,
-        q,
-        local.v,
-        local.q,
-        largest(residual, mean.residual, solution.residual),
-        largest(condition, mean.condition, solution.condition),
-    )
-
-
-def _distance_of(mean_transition, mean_v) -> Callable:
-    """A function of a member's transition: `[S, A]` (P_i - P) V, with V and P of the mean MDP."""
-    centre = next_mean(mean_transition, mean_v)
-    rounding = next_distance(mean_transition, mean_v, centre)  # of the centre
-    return lambda transition: next_distance(transition, mean_v, centre) - rounding
-
-
-def _solve_difference(transition, reward, policy, discount, distance) -> Values:
-    """A member's values less those of the mean MDP, with which they share their leading digits.
-
-    The difference D = V_i - V is a value, too: (I - discount P_i) D is the policy's mean of
-    r_i - r + discount (P_i - P) V.
-
-    Args:
-        transition: P_i.
-        reward: `[S, A]` r_i - r.
-        policy: `[S, A]`.
-        discount: in [0, 1].
-        distance: `[S, A]` (P_i - P) V.
-    """
-    return _solve_bellman(transition, reward + discount * distance, policy, discount)
-
-
-def _propagate(transition, policy, discount, reward_v, reward_q):
-    """V- and Q-form of U = reward + discount^2 P U, for uncertainty rewards of both forms.
-
-    They share one matrix, hence one factorization.
-    """
-    flow = flow_of(transition, policy)
-    rhs = jnp.stack([reward_v, over_actions(policy, reward_q)], -1)
-    solution = linear.solve(flow, rhs, discount**2)
-    v, next_u = solution.x.T
-    return v, reward_q + discount**2 * next_mean(transition, next_u), solution
-
-
-@jax.jit
-def _ensemble_variance(transition, reward, policy, discount) -> Variance:
-    mean_transition, mean_reward = mean_of_members(transition), _members.mean(reward)
-    if isinstance(mean_transition, Sparse):
-        mean_transition = _sparse_products.columns(mean_transition)
-    mean = _solve_bellman(mean_transition, mean_reward, policy, discount)
-    distance_of = _distance_of(mean_transition, mean.v)
-
-    def of_member(transition, reward):
-        distance = distance_of(transition)
-        return _solve_difference(transition, reward - mean_reward, policy, discount, distance)
-
-    members = _sparse_products.over_columns(of_member, transition, reward)
-    v, q = _members.variance(members.v), _members.variance(members.q)
-    largest = lambda members, mean: jnp.maximum(members.max(), mean)
-    residual = largest(members.residual, mean.residual)
-    return Variance(v, q, v, q, residual, largest(members.condition, mean.condition))
-
-
-@jax.jit
-def _decompose(transition, reward, policy, discount) -> Decomposition:
-    mean_transition = mean_of_members(transition)
-    mean = _solve_bellman(mean_transition, _members.mean(reward), policy, discount)
-    value, distance_of = Forms(mean.v, mean.q), _distance_of(mean_transition, mean.v)
-    variance_of = lambda transition: next_moments(transition, policy, value)[1]
-
-    def of_member(transition):
-        distance = distance_of(transition)
-        return Forms(over_actions(policy, distance), distance), variance_of(transition)
-
-    total = variance_of(mean_transition)
-    means, variances = _sparse_products.over_columns(of_member, transition)
-    epistemic = jax.tree.map(_members.variance, means)
-    aleatoric = jax.tree.map(_members.mean, variances)
-    in_v, in_q = zip(total, epistemic, aleatoric, strict=True)
-    return Decomposition(*in_v, *in_q, mean.residual, mean.condition)

@@ -198,7 +198,7 @@ def test_a_policy_that_was_being_replaced_outlives_a_write_that_fails(tmp_path, 
     def full(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("qusac_jax.policy._write", full)
+    monkeypatch.setattr("qusac_jax._policy_files._write", full)
     with pytest.raises(ValueError, match="could not write the policy"):
         save(tmp_path / "policy", low=(-1.0,))
     assert qusac_jax.load_policy(tmp_path).action_low == [-2.0]

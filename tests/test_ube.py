@@ -488,7 +488,7 @@ def test_residual_and_condition_are_the_worst_of_all_systems(monkeypatch):
         result = solver(transition, reward, policy, 1.0)
         assert result.condition >= max(values.condition for values in each)
 
-    residuals, solve = [], ube.linear.solve
+    residuals, solve = [], linear.solve
 
     def recording(*arguments):
         solution = solve(*arguments)
@@ -496,7 +496,7 @@ def test_residual_and_condition_are_the_worst_of_all_systems(monkeypatch):
         return solution
 
     with monkeypatch.context() as patched:
-        patched.setattr(ube.linear, "solve", recording)
+        patched.setattr(linear, "solve", recording)
         for solver in SOLVERS.values():
             jax.clear_caches()  # of programs that do not record
             residuals.clear()

@@ -13,7 +13,7 @@ import pytest
 from experiments import durations, memory, online, operations
 from experiments.tabular import command as tabular
 from experiments.tabular import memory as tabular_memory
-from qusac_jax import _memory, posterior, qusac
+from qusac_jax import _belief, _memory, posterior, qusac
 from qusac_jax.environments import TERMINATIONS, functional
 from qusac_jax.qusac.config import DynamicsConfig
 from qusac_jax.qusac.state import model_capacity
@@ -173,7 +173,7 @@ def test_predicted_bytes_of_a_sample_are_those_that_xla_takes(is_array, n):
     states = 30
     prior = np.ones((states, 2, states + 1)) if is_array else None
     belief = posterior.init(states, 2, concentration=prior)
-    taken = posterior._sample.lower(belief, jax.random.key(0), n).compile().memory_analysis()
+    taken = _belief.sample.lower(belief, jax.random.key(0), n).compile().memory_analysis()
     needed = taken.temp_size_in_bytes + taken.output_size_in_bytes
     assert needed / 2 < posterior.sample_bytes(belief, n) < 2 * needed
 
