@@ -87,7 +87,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
             jax.tree.map(lambda x: x[0], actor),
             path,
             config=saved.config,
-            task=saved.task,
+            task=saved.spec.task("never"),
             action_cost=saved.spec.action_cost,
             seed=options.seed,
         )
@@ -117,7 +117,8 @@ def score(
     """
     num_rounds = -(-num_episodes // _MOST_COPIES)
     copies = -(-num_episodes // num_rounds)
-    act = seeds.mapped(qusac.act, config=saved.config, task=saved.task)
+    task = saved.spec.task("never")  # of a policy, only sizes count
+    act = seeds.mapped(qusac.act, config=saved.config, task=task)
     rounds = []
     # New copies each round: what follows a copy's first episode may depend on the policy.
     for first in range(first_seed, first_seed + num_rounds * copies, copies):

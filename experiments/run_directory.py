@@ -310,7 +310,10 @@ def _is_at_its_start(path: pathlib.Path, config: dict[str, Any]) -> bool:
 
 def has_checkpoint(path: str | pathlib.Path | None) -> bool:
     """Whether a run there can be continued, as far as file names say."""
-    return path is not None and any(pathlib.Path(path).glob("checkpoints/[0-9]*"))
+    if path is None:
+        return False
+    # One that is being written has a longer name.
+    return any(entry.name.isdecimal() for entry in pathlib.Path(path).glob("checkpoints/*"))
 
 
 def _is_free(key: str) -> bool:

@@ -47,6 +47,8 @@ _KEPT = (
     "dynamics.clip_rewards",
     "dynamics.holdout_every",  # what was held out is not trained on later
 )
+# What an agent begins with; nothing reads it later.
+_OF_BEGINNING = ("critic_init_gain", "initial_temperature", "dynamics.init_scale")
 
 
 def continued(
@@ -74,6 +76,9 @@ def continued(
                 f"init_from: the offline run has {name} {there[name]!r}, got {values[name]!r}; "
                 "leave it out, the agent is taken over as it is"
             )
+    for name in _OF_BEGINNING:
+        if name in given:
+            files.warn(f"config.{name} has no effect: the agent is taken over as it is")
     kept = {name: there[name] for name in (*_NETWORKS, *_KEPT) if name not in given}
     # D is full of data, so that learning can begin at once.
     warmup = {} if "warmup_steps" in given else {"warmup_steps": LEAST_WARMUP}

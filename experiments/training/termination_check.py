@@ -42,7 +42,8 @@ class TerminationCheck:
         """
         self.is_needed = config.uses_model and not config.dynamics.learn_termination
         self._name = getattr(task.termination, "__name__", repr(task.termination))
-        self._num_checked = 0  # transitions of each seed
+        self._num_known = 0  # transitions of each seed when it last looked
+        self._num_checked = 0  # those of them that D still held then
         self._missed = np.zeros(num_seeds, np.int64)  # the environment ended, the function not
         self._invented = np.zeros(num_seeds, np.int64)  # the other way round
         self._said = slice(1 if is_shared else None)  # seeds whose counts the message adds up
@@ -56,13 +57,15 @@ class TerminationCheck:
             num_transitions: that each seed has had so far; what D has written over is left out.
             when: for the message, such as "step 10".
         """
-        count = num_transitions - self._num_checked
+        count = num_transitions - self._num_known
         if not self.is_needed or count < 1:
             return
         had_none = not self._total()
-        self._num_checked = num_transitions
+        self._num_known = num_transitions
+        num_held = min(count, buffer.data.reward.shape[1])
+        self._num_checked += num_held
         seeds = len(self._missed)
-        for start in range(0, min(count, buffer.data.reward.shape[1]), _CHUNK):
+        for start in range(0, num_held, _CHUNK):
             window = np.full(seeds, start, np.int32), np.full(seeds, count, np.int32)
             missed, invented = np.asarray(self._compare(buffer, *window)).T
             self._missed += missed
@@ -91,6 +94,7 @@ class TerminationCheck:
             num_transitions: of each seed in it.
             share: the part of this process.
         """
+        self._num_known = num_transitions
         self._num_checked = state.get("transitions", num_transitions)
         for name, counts in (("missed", self._missed), ("invented", self._invented)):
             counts[:] = share(state[name]) if name in state else 0

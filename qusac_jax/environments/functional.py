@@ -165,7 +165,10 @@ def check(env: FunctionalEnvironment, name: str = "environment") -> None:
     }
     for field, (shape, kind) in expected.items():
         value = found[field]
-        if value.shape != shape or not jnp.issubdtype(value.dtype, kind):
+        is_kind = jnp.issubdtype(value.dtype, kind) and not jnp.issubdtype(
+            value.dtype, jnp.complexfloating
+        )
+        if value.shape != shape or not is_kind:
             raise ValueError(
                 f"env: {field} of {name!r} must be {kind.__name__}{list(shape)}, got "
                 f"{value.dtype}{list(value.shape)}"

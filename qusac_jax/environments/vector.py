@@ -6,6 +6,7 @@ Axes: R environments (one per seed), O observation size, A action size.
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from qusac_jax.environments import state as environment_state
@@ -45,8 +46,14 @@ class VectorEnvironment:
             ValueError: as `make`, and if there are no seeds.
         """
         check_seeds(seeds)
-        self._envs = [make(name, action_cost=action_cost, seed=int(seed)) for seed in seeds]
-        self.spec = spec_of(self._envs[0])
+        self._envs: list[gymnasium.Env] = []
+        try:
+            for seed in seeds:
+                self._envs.append(make(name, action_cost=action_cost, seed=int(seed)))
+            self.spec = spec_of(self._envs[0])
+        except BaseException:
+            self.close()
+            raise
         self._observation = np.zeros((len(seeds), self.spec.observation_size), np.float32)
         self._return = np.zeros(len(seeds))
         self._task_return = np.zeros(len(seeds))

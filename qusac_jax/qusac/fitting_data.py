@@ -17,8 +17,6 @@ from qusac_jax.task import Transition
 
 # Bits that a word leaves for the slot's number when an epoch is shuffled; see `shuffle`.
 _MAX_SLOT_BITS = 17
-# Relative to its mean, what differs by less differs by rounding: some units in the last place.
-_ROUNDING = 1e-6
 _BLOCK = 2**14  # rows that are looked at together, so that nothing is made that is as large as D
 
 _Rows = Callable[[Transition], jax.Array]  # numbers `[..., I]` of transitions `[...]`
@@ -131,7 +129,7 @@ def _with_input_statistics(
     if scale == "range":
         low, high = _range(_inputs, buffer)
         mean = (low + high) / 2
-        std = _deviation(mean, jnp.square(high - low) / 12)
+        std = networks.deviation(mean, jnp.square(high - low) / 12)
     else:
         mean, std = _mean_and_std(_inputs, buffer)
     return dynamics._replace(input_mean=mean, input_std=std)
@@ -189,15 +187,7 @@ def _mean_and_std(rows: _Rows, buffer: replay.Buffer) -> tuple[jax.Array, jax.Ar
     squares = lambda sum, x, counts: total(sum, jnp.square(x - origin - shift), counts)
     var = _fold(rows, buffer, squares, zeros) / count
     mean = origin + shift
-    return mean, _deviation(mean, var)
-
-
-def _deviation(mean: jax.Array, var: jax.Array) -> jax.Array:
-    """Of what has that mean and variance; 1 if it is constant but for rounding.
-
-    In units of a rounding error, the smallest error of a model would be far outside of D.
-    """
-    return networks.deviation(jnp.where(var > jnp.square(_ROUNDING * mean), var, 0.0))
+    return mean, networks.deviation(mean, var)
 
 
 def _range(rows: _Rows, buffer: replay.Buffer) -> tuple[jax.Array, jax.Array]:

@@ -28,6 +28,8 @@ _ORTHOGONAL_ITERATIONS = 50
 # Below this variance a column is constant: it carries no information, and dividing by its
 # deviation would carry noise.
 _MIN_VARIANCE = 1e-12
+# Relative to its mean, what differs by less differs by rounding: some units in the last place.
+_ROUNDING = 1e-6
 # The part of actor, critics and U-net that knows the statistics of observations.
 _STATISTICS = "statistics"
 
@@ -111,9 +113,14 @@ class MLP(nn.Module):
         return dense(self.features)(x)
 
 
-def deviation(variance: jax.Array) -> jax.Array:
-    """Standard deviation, by which data are divided: 1 for what is constant."""
-    return jnp.where(variance > _MIN_VARIANCE, jnp.sqrt(variance), 1.0)
+def deviation(mean: jax.Array, variance: jax.Array) -> jax.Array:
+    """Standard deviation, by which data are divided: 1 for what is constant but for rounding.
+
+    In units of a rounding error, noise would be read as data, and the smallest error of a model
+    would be far outside of D.
+    """
+    least = jnp.maximum(_MIN_VARIANCE, jnp.square(_ROUNDING * mean))
+    return jnp.where(variance > least, jnp.sqrt(variance), 1.0)
 
 
 class Normalize(nn.Module):
@@ -130,7 +137,7 @@ class Normalize(nn.Module):
         mean = self.param("mean", nn.initializers.zeros, shape, jnp.float32)
         variance = self.param("variance", nn.initializers.ones, shape, jnp.float32)
         mean, variance = jax.lax.stop_gradient((mean, variance))
-        return (observation - mean) / deviation(variance)
+        return (observation - mean) / deviation(mean, variance)
 
 
 def _normalized(observation: jax.Array, normalize: bool) -> jax.Array:

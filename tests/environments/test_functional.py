@@ -167,6 +167,7 @@ def with_changes(**changes):
         ({"termination": True}, "termination of 'mine' must be a name of .*, got True"),
         ({"observation_size": 4}, r"observation of 'mine' must be floating\[4\], got float32\[3\]"),
         ({"reward": lambda *_: jnp.zeros(2)}, r"reward of 'mine' must be number\[\]"),
+        ({"reward": lambda *_: jnp.zeros(()) + 0j}, r"reward of 'mine' must be number.*complex"),
         ({"terminated": lambda _: 1.0}, r"terminated of 'mine' must be bool"),
         ({"step": lambda state, *_: state.angle}, "different structures"),
         ({"step": lambda state, *_: state._replace(speed=jnp.zeros(2))}, "differ in shape"),

@@ -1,5 +1,7 @@
 """Batches of environments: equal to single ones, and continued bit by bit."""
 
+import importlib
+
 import gymnasium
 import numpy as np
 import orbax.checkpoint as ocp
@@ -240,3 +242,26 @@ def test_a_reset_forgets_the_episode_that_it_breaks_off():
     np.testing.assert_allclose(results[-1].episode_return, rewards.sum(), rtol=1e-5)
     np.testing.assert_allclose(results[-1].episode_task_return, task_rewards.sum(), rtol=1e-5)
     np.testing.assert_array_equal(results[-1].episode_length, 4)
+
+
+def test_environments_are_closed_where_a_later_one_cannot_be_made(monkeypatch):
+    made = []
+
+    class Closing(gymnasium.Env):
+        closed = False
+
+        def close(self):
+            self.closed = True
+
+    def make(name, *, action_cost, seed):
+        if seed == 2:
+            raise ValueError("no third one")
+        made.append(Closing())
+        return made[-1]
+
+    # Of the module; the package has a function of that name.
+    module = importlib.import_module("qusac_jax.environments.vector")
+    monkeypatch.setattr(module, "make", make)
+    with pytest.raises(ValueError, match="no third one"):
+        environments.VectorEnvironment("dmc:point_mass:easy", [0, 1, 2])
+    assert [env.closed for env in made] == [True, True]

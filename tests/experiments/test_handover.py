@@ -79,3 +79,14 @@ def test_what_means_the_same_in_both_stays_unless_asked_for():
     assert {name: kept[name] for name in changed} == {name: there[name] for name in changed}
     asked = handover.continued(offline, values, changed)
     assert {name: asked[name] for name in changed} == {name: values[name] for name in changed}
+
+
+def test_what_an_agent_only_begins_with_is_said_to_have_no_effect(capsys):
+    values = files.flatten(dataclasses.asdict(Config()))
+    given = {"initial_temperature", "critic_init_gain", "dynamics.init_scale", "discount"}
+    handover.continued(Config(), values, given)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3
+    for name in given - {"discount"}:
+        expected = f"config.{name} has no effect: the agent is taken over as it is"
+        assert any(expected in line for line in said)

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from experiments import files
+from experiments import files, run_directory
 from experiments.run_directory import RunDirectory
 from experiments.training.checkpoints import RunCheckpoints
 from tests.run_files import disk_is_full
@@ -181,3 +181,11 @@ def test_what_a_continued_run_does_not_take_over_is_said(tmp_path, capsys):
         assert said in (err := capsys.readouterr().err)
         assert bool(err) == bool(said)
         assert json.loads((tmp_path / "config.json").read_text())["dynamics"] == "a"
+
+
+def test_a_checkpoint_that_is_being_written_is_none_yet(tmp_path):
+    assert not run_directory.has_checkpoint(None)
+    (tmp_path / "checkpoints" / "5000.orbax-checkpoint-tmp").mkdir(parents=True)
+    assert not run_directory.has_checkpoint(tmp_path)
+    (tmp_path / "checkpoints" / "5000").mkdir()
+    assert run_directory.has_checkpoint(tmp_path)

@@ -365,3 +365,11 @@ def test_fans_follow_each_member(finished):
     assert np.isnan(fan.observation[1, 3]).all()
     assert np.isnan(fan.reward[1, 2]).all()
     assert np.isfinite(fan.observation[0]).all()
+
+
+def test_evaluating_does_not_need_the_module_of_the_termination(finished, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    change_config(path, termination="gone_module:ends")
+    arguments = ["--episodes=2", f"--output={tmp_path}"]
+    assert evaluate.main(["evaluate", str(path), *arguments]) == 0

@@ -1,8 +1,11 @@
 """The pace of a run, and what it says of the time that is left."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from experiments.training import speed
+from experiments.training.compilations import CompilationCounter
 from experiments.training.trace import Trace
 
 
@@ -43,3 +46,19 @@ def test_the_rate_is_of_all_steps_but_those_that_compile_in_each_process(monkeyp
     steps(second, 100, 60.0)
     steps(second, 50, 40.0)
     assert second.learning_rate() == 2.0  # 100 steps in 50 seconds
+
+
+def test_a_counter_counts_from_when_it_is_made_and_all_share_one_listener(monkeypatch):
+    def counted(x):
+        return x - 1
+
+    first = CompilationCounter()
+    registered = []
+    monkeypatch.setattr(jax.monitoring, "register_event_duration_secs_listener", registered.append)
+    jax.jit(counted)(1.0)
+    second = CompilationCounter()
+    assert (first["counted"], second["counted"]) == (1, 0)
+    jax.jit(counted)(jnp.zeros(3))
+    assert (first["counted"], second["counted"]) == (2, 1)
+    assert first.total > second.total >= 1
+    assert not registered

@@ -73,13 +73,14 @@ def test_new_transitions_are_counted_once_and_said_once(check, capsys):
     assert "of 10 transitions, 1 ended their episode where it does not, and 1 did not" in err
 
 
-def test_what_was_written_over_is_left_out(check):
+def test_what_was_written_over_is_left_out(check, capsys):
     # Nine transitions in room for six, all of which the function misses.
     buffer = replay.init(CAPACITY, 1, 1)
     for transition in transitions([-1] * 9, [1] * 9):
         buffer = replay.add(buffer, transition)
     check.update(jax.tree.map(lambda x: jnp.stack([x, x]), buffer), 9, "step 9")
-    assert check.state()["missed"] == [6, 6]
+    assert check.state() == {"transitions": 6, "missed": [6, 6], "invented": [0, 0]}
+    assert "of 12 transitions, 12 ended their episode" in capsys.readouterr().err
 
 
 def test_counts_are_continued(check):

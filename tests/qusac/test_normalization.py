@@ -165,3 +165,14 @@ def test_a_saved_policy_has_them(tmp_path):
     expected = agent.act(actor, jnp.asarray(data.observation), config=config, task=TASK)
     np.testing.assert_array_equal(policy(data.observation), expected)
     assert np.ptp(expected) > 0.1  # which observations so close together would not make otherwise
+
+
+def test_rounding_is_not_read_as_data():
+    column = np.float32(100) + np.spacing(np.float32(100)) * np.arange(-1, 2, dtype=np.float32)
+    mean, variance = column.mean(keepdims=True), column.var(keepdims=True)
+    assert variance > 1e-12
+    layers = networks.Normalize()
+    params = {"params": {"mean": jnp.asarray(mean), "variance": jnp.asarray(variance)}}
+    read = layers.apply(params, jnp.asarray(column)[:, None])
+    np.testing.assert_allclose(read, column[:, None] - mean, atol=1e-6)
+    assert np.abs(read).max() < 1e-3
