@@ -56,19 +56,20 @@ def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:
         ],
     )
     print(table(grouped, y))
-    if len(grouped) > 1:
-        scores = results.normalized_final_returns(grouped)
-        if not scores:
-            print("\nNo aggregate over tasks: no task was run with every method.")
-            return
-        if next(iter(scores.values())).shape[1] == 1:
-            print("\nNo aggregate over tasks: one task was run with every method.")
-            return
+    scores = results.normalized_final_returns(grouped) if len(grouped) > 1 else {}
+    num_tasks = next(iter(scores.values())).shape[1] if scores else 0
+    if num_tasks > 1:
         _warn_of_other_steps(grouped)
         aggregates = results.aggregate(scores)
         names = {curve.label: curve.name for curve in curves}
         figures.draw_aggregates(aggregates, names, output / "aggregate.png")
         files.write_csv(output / "aggregate.csv", results.Aggregate._fields, aggregates)
+        return
+    if len(grouped) > 1:
+        which = "one task" if num_tasks else "no task"
+        print(f"\nNo aggregate over tasks: {which} was run with every method.")
+    if (output / "aggregate.csv").exists():
+        files.warn(f"{output}: aggregate.csv and aggregate.png are those of an earlier call")
 
 
 def _warn_of_other_steps(grouped: dict[str, dict[str, list[Curve]]]) -> None:

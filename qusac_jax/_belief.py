@@ -52,11 +52,6 @@ class Mdp(NamedTuple):
 def update(posterior, transitions, weight, noise_precision) -> Posterior:
     state, action, reward, next_state = transitions
     state, action, next_state = map(sparse.at_least_int32, (state, action, next_state))
-    if not state.shape == action.shape == reward.shape == next_state.shape:
-        raise ValueError(
-            "transitions must have one length T in all fields, got shapes "
-            f"{[x.shape for x in transitions]}"
-        )
     num_states, num_actions = posterior.reward_mean.shape
     # Indices count from the end where they are negative, and are clipped where they are read.
     valid = (state >= 0) & (state < num_states) & (action >= 0) & (action < num_actions)

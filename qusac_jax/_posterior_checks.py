@@ -109,10 +109,21 @@ def check_indices(transitions: Any) -> None:
             raise ValueError(f"transitions.{name} must be integers, got {dtype}")
 
 
+def check_transition_shapes(transitions: Any, weight: Any) -> None:
+    """Raises `ValueError` unless all fields, and the weight, have one length T; of tracers too."""
+    shapes = {name: np.shape(values) for name, values in transitions._asdict().items()}
+    if len(set(shapes.values())) > 1 or len(shapes["state"]) != 1:
+        raise ValueError(f"transitions must have one length T in all fields, got shapes {shapes}")
+    if np.shape(weight) not in ((), shapes["state"]):
+        raise ValueError(
+            f"weight must be a scalar or have shape [T] = {shapes['state']}, got {np.shape(weight)}"
+        )
+
+
 def check_transitions(
     transitions: Any, num_states: int, num_actions: int, *, weight: Any = 1.0
 ) -> None:
-    """Raises `ValueError` unless all fields fit each other and the sizes; for concrete arrays.
+    """Raises `ValueError` unless the values fit the sizes; for concrete arrays.
 
     Args:
         transitions: `Transitions`, `[T]` each; what has weight 0 may be anything.
@@ -120,20 +131,13 @@ def check_transitions(
         num_actions: A.
         weight: scalar or `[T]`, as for `update`.
     """
-    shapes = {name: np.shape(values) for name, values in transitions._asdict().items()}
-    if len(set(shapes.values())) > 1 or len(shapes["state"]) != 1:
-        raise ValueError(f"transitions must have one length T in all fields, got shapes {shapes}")
     weight = np.asarray(weight)
-    if weight.shape not in ((), shapes["state"]):
-        raise ValueError(
-            f"weight must be a scalar or have shape [T] = {shapes['state']}, got {weight.shape}"
-        )
     if not np.all((weight >= 0) & np.isfinite(weight)):
         raise ValueError(
             f"weight must be finite and not negative, got values from {weight.min()} to "
             f"{weight.max()}"
         )
-    is_counted = np.broadcast_to(weight > 0, shapes["state"])
+    is_counted = np.broadcast_to(weight > 0, np.shape(transitions.state))
     bounds = {"state": num_states, "action": num_actions, "next_state": num_states + 1}
     for name, bound in bounds.items():
         values = np.asarray(getattr(transitions, name))[is_counted]

@@ -26,6 +26,7 @@ from qusac_jax._posterior_checks import (
     check_prior,
     check_support,
     check_supported,
+    check_transition_shapes,
     check_transitions,
 )
 
@@ -184,6 +185,7 @@ def update(
     transitions = _check_are_transitions(transitions)
     check_real(weight=weight, noise_precision=noise_precision)
     check_scalars(noise_precision=noise_precision)
+    check_transition_shapes(transitions, weight)
     if not is_concrete(*transitions, weight, noise_precision):
         return _belief.update(posterior, transitions, weight, noise_precision)
     check_transitions(transitions, *posterior.reward_mean.shape, weight=weight)
@@ -243,7 +245,8 @@ def sample(posterior: Posterior, key: chex.PRNGKey, n: int) -> Mdp:
     With a scalar prior, every entry of a Dirichlet row gets a Gamma(prior) variate from a table of
     quantiles (interpolated to a relative 1e-3), a visited entry also an exact Gamma(count) variate,
     and the row is normalized. Counts should not be far below 1: a row that underflows as a whole
-    becomes one-hot at a random entry. With an array prior or a `support`, all are exact.
+    becomes one-hot at a random entry. With an array prior or a `support`, all are exact. There are
+    no gradients with respect to concentrations.
 
     Args:
         posterior: the belief.

@@ -452,6 +452,18 @@ def test_transitions_of_different_lengths_are_refused():
         jax.jit(posterior.update)(posterior.init(5, 2), data)
 
 
+@pytest.mark.parametrize("update", [posterior.update, jax.jit(posterior.update)])
+def test_shapes_are_checked_under_jit_as_outside(update):
+    belief, zeros = posterior.init(5, 2), jnp.zeros(6, int)
+    data = posterior.Transitions(zeros, zeros, jnp.zeros(6), zeros)
+    with pytest.raises(ValueError, match="one length T"):
+        update(belief, jax.tree.map(lambda x: x.reshape(2, 3), data))
+    for shape in ((1,), (3,), (6, 1)):
+        with pytest.raises(ValueError, match=r"weight must be a scalar or have shape \[T\]"):
+            update(belief, data, weight=jnp.ones(shape))
+    assert update(belief, data, weight=jnp.ones(6)).reward_precision[0, 0] > 6e6
+
+
 # Known successors.
 
 SUPPORT = np.array([[[0, 2, -1], [2, 1, 0]], [[1, 1, 2], [2, -1, -1]]])  # S = 2: 2 is terminal

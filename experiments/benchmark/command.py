@@ -87,7 +87,8 @@ def run(options: flags.FlagValues) -> int:
         for job in jobs:
             try:
                 row, limits = _measured(job, limits, _memory.available(device))
-            except ValueError as error:  # the others can be measured all the same
+            # RuntimeError is JAX's, for example where memory runs out.
+            except (ValueError, RuntimeError) as error:  # the others can be measured all the same
                 has_failed = True
                 _say(f"failed: {job.case} {job.method}: {error}")
                 continue

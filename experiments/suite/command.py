@@ -115,7 +115,8 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
 
 def _jobs_here(passed_on: Sequence[str]) -> int:
     """How many runs this machine does at once: JAX takes most of a GPU's memory for one."""
-    is_on_cpu = "--device=cpu" in passed_on or os.environ.get("JAX_PLATFORMS") == "cpu"
+    is_asked = "--device cpu" in " ".join(passed_on).replace("=", " ")
+    is_on_cpu = is_asked or os.environ.get("JAX_PLATFORMS") == "cpu"
     has_plugin = any(util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
     has_gpu = has_plugin and any(_DEVICES.glob("nvidia[0-9]*"))
     return 1 if has_gpu and not is_on_cpu else _LOCAL_JOBS

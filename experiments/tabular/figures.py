@@ -115,12 +115,13 @@ def draw_rooms(runs: list[FinishedRun], published, path: pathlib.Path) -> pathli
 
 @matplotlib.rc_context(heat_maps.RC)
 def draw_snapshots(
-    environment, snapshots: list[Snapshot], path: pathlib.Path, title: str
+    environment, snapshots: list[Snapshot], path: pathlib.Path, method: str
 ) -> pathlib.Path:
     """Heat maps over the grid, one row of panels per snapshot and one colour scale per column."""
     rows, columns = environment.cells.T
     shape = (rows.max() + 1, columns.max() + 1)
-    names = ("mean Q", "sqrt(U)", "uncertainty reward", "log10(1 + visits)")
+    value = "Q of a sampled MDP" if method == "psrl" else "mean Q"
+    names = (value, "sqrt(U)", "uncertainty reward", "log10(1 + visits)")
     maps: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for snapshot in snapshots:
         state = np.arange(len(snapshot.policy))
@@ -139,7 +140,7 @@ def draw_snapshots(
         [heat_maps.Column(name, maps[name]) for name in names],
         [f"episode {snapshot.episode}" for snapshot in snapshots],
         panel=(max(2.5, 0.13 * width + 0.4), max(1.9, 0.13 * height + 0.4)),
-        title=title,
+        title=f"{environment.name}, {method}",
     )
     start = np.argmax(environment.start)
     for axis in axes.flat:

@@ -96,9 +96,8 @@ def _draw(
             f"stopped after {progress.num_episodes} episodes, {len(snapshots)} snapshots are kept"
         )
     if snapshots:
-        title = f"{environment.name}, {method}"
         path = directory.path / "inspect.png"
-        figures.draw_snapshots(environment, snapshots, path, title)
+        figures.draw_snapshots(environment, snapshots, path, method)
         print(f"heat maps -> {path}")
     return stopped_by
 

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import dataclasses
+import io
 import math
 import pathlib
 import sys
@@ -74,7 +75,7 @@ def run(
         stopped_by, progress, timestamps = _advance(
             environment, config, begun, directory, checkpointer, label
         )
-        if not timestamps and _is_written(directory, progress):
+        if not timestamps and _is_written(directory, environment, progress, seeds):
             return None
         summary = write_results(
             directory,
@@ -195,7 +196,8 @@ def write_results(
     `timestamps` are pairs of episodes done and the time then, in seconds.
     """
     result = experiment.measure_regret(environment, progress)
-    _write_metrics(directory.path / "metrics.csv", seeds, result)
+    with files.replacing(directory.path / "metrics.csv") as file:
+        file.write(_metrics_csv(seeds, result))
     learning_time = experiment.learning_time(result.solved).tolist()
     summary = {
         "method": config.method,
@@ -216,15 +218,20 @@ def write_results(
     return summary
 
 
-def _is_written(directory: RunDirectory, progress: experiment.Progress) -> bool:
-    """Whether `write_results` has been here, and metrics.csv has all its lines since."""
+def _is_written(
+    directory: RunDirectory,
+    environment: environments.Environment,
+    progress: experiment.Progress,
+    seeds: Sequence[int],
+) -> bool:
+    """Whether `write_results` has been here, and metrics.csv is as it left it."""
     if directory.read_summary().get("num_episodes") != progress.num_episodes:
         return False
     try:
-        num_lines = (directory.path / "metrics.csv").read_bytes().count(b"\n")
+        found = (directory.path / "metrics.csv").read_bytes()
     except OSError:
         return False
-    return num_lines == 1 + np.size(progress.metrics.steps)
+    return found == _metrics_csv(seeds, experiment.measure_regret(environment, progress)).encode()
 
 
 def _warnings(metrics: experiment.Metrics, config: agent.Config) -> list[str]:
@@ -255,7 +262,7 @@ def _warnings(metrics: experiment.Metrics, config: agent.Config) -> list[str]:
     return warnings
 
 
-def _write_metrics(path: pathlib.Path, seeds, result: experiment.Result) -> None:
+def _metrics_csv(seeds: Sequence[int], result: experiment.Result) -> str:
     """One row per seed and episode."""
     total = np.cumsum(result.regret, 1)
     fields = {
@@ -268,13 +275,14 @@ def _write_metrics(path: pathlib.Path, seeds, result: experiment.Result) -> None
     }
     if result.metrics.unsolved is not None:
         fields["unsolved"] = result.metrics.unsolved
-    with files.replacing(path) as file:
-        writer = csv.writer(file)
-        writer.writerow(["seed", "episode", *fields])
-        for row, seed in enumerate(seeds):
-            for episode in range(total.shape[1]):
-                values = [f"{array[row, episode]:.7g}" for array in fields.values()]
-                writer.writerow([seed, episode, *values])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["seed", "episode", *fields])
+    for row, seed in enumerate(seeds):
+        for episode in range(total.shape[1]):
+            values = [f"{array[row, episode]:.7g}" for array in fields.values()]
+            writer.writerow([seed, episode, *values])
+    return text.getvalue()
 
 
 def _seconds_per_episode(timestamps: list[tuple[int, float]], num_seeds: int) -> float | None:

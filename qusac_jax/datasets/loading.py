@@ -41,7 +41,10 @@ def load(
         ValueError: if there is no such dataset here or to download, or something is wrong with
             it; the message names the file, the key, the first bad row and the remedy.
     """
-    name = os.fspath(dataset)
+    try:
+        name = os.fspath(dataset)
+    except TypeError as error:
+        raise ValueError(f"dataset must be a path or a Minari id, got {dataset!r}") from error
     kind, path = _find(name)
     if kind == "minari" and action_bounds is not None:
         raise ValueError(

@@ -17,13 +17,23 @@ from gymnasium import spaces
 from qusac_jax._actions import as_action_cost
 from qusac_jax._messages import first_line
 from qusac_jax.datasets import checks
-from qusac_jax.datasets.loading import check_id, local_root
+from qusac_jax.datasets.loading import MIN_TRANSITIONS, check_id, local_root
 from qusac_jax.datasets.minari_files import COST_KEY, ENV_KEY, data_folder
-from qusac_jax.datasets.scores import ScoreReference, check_reference
+from qusac_jax.datasets.scores import ScoreReference, check_reference, metadata_reference
 
 # Bytes of an HDF5 file beside its arrays, and of each group of an episode: above what was measured.
 _OVERHEAD = 1_000_000
 _OVERHEAD_OF_EPISODE = 20_000
+# What Minari itself says of a dataset, from its environment and episodes.
+_OF_MINARI = (
+    "env_spec",
+    "eval_env_spec",
+    "observation_space",
+    "action_space",
+    "data_format",
+    "total_episodes",
+    "total_steps",
+)
 
 
 class Episode(NamedTuple):
@@ -58,7 +68,8 @@ def save(
 
     Args:
         dataset_id: such as `pendulum/medium-v0`.
-        episodes: at least one, of the same sizes; all are held in memory.
+        episodes: at least one, of the same sizes, with at least 3 transitions in all; all are held
+            in memory.
         env_name: for `environments.make`; if it is `gym:ID` and registered with
             the name of its class, Minari can recover it too.
         reference: what counts as 0 and 100 percent, written as `ref_min_score` and
@@ -76,6 +87,15 @@ def save(
         ValueError: if the id is malformed or taken, an episode, the metadata or the reference is
             wrong, or it cannot be written.
     """
+    texts = {
+        "dataset_id": dataset_id,
+        "env_name": env_name,
+        "description": description,
+        "algorithm": algorithm,
+    }
+    for name, given in texts.items():
+        if not isinstance(given, str):
+            raise ValueError(f"{name} must be text, got {given!r}")
     check_id(dataset_id)
     folder = local_root() / dataset_id
     if folder.exists():
@@ -83,6 +103,12 @@ def save(
     env_spec, action_space, num_observed = _environment(env_name)
     checked = [_check(index, episode) for index, episode in enumerate(episodes)]
     observation_size, action_size = _sizes(checked)
+    num_transitions = sum(len(episode.reward) for episode in checked)
+    if num_transitions < MIN_TRANSITIONS:
+        raise ValueError(
+            f"episodes must have at least {MIN_TRANSITIONS} transitions in all, to fit to some and "
+            f"hold some out, got {num_transitions}"
+        )
     if action_space is None:
         action_space = spaces.Box(-1.0, 1.0, (action_size,), np.float32)
     if action_space.shape != (action_size,):
@@ -101,6 +127,10 @@ def save(
         entries |= {"ref_min_score": low, "ref_max_score": high, "reference_origin": origin}
     if action_cost is not None:
         entries[COST_KEY] = as_action_cost("action_cost", action_cost)
+    # What `load` would refuse, were it there already.
+    metadata_reference(entries, dataset_id)
+    if entries.get(COST_KEY) is not None:
+        entries[COST_KEY] = as_action_cost(f"metadata: {COST_KEY}", entries[COST_KEY])
     minari = checks.require("minari")
     buffers = [_buffer(minari, episode, action_space) for episode in checked]
     # What Minari notes itself where a dataset is written to its place at once.
@@ -153,10 +183,13 @@ def _as_minari_has_it(metadata: Mapping[str, Any]) -> dict[str, Any]:
             ):
                 raise ValueError(f"metadata: {key} must be text or a list of it, got {given!r}")
             entries[key] = set(people)
+    if owned := sorted(set(entries) & set(_OF_MINARI)):
+        raise ValueError(f"metadata: {owned[0]} is written by Minari; leave it out")
     if not isinstance(link := entries.get("code_permalink", ""), str):
         raise ValueError(f"metadata: code_permalink must be text, got {link!r}")
     try:
-        json.dumps({key: value for key, value in entries.items() if not isinstance(value, set)})
+        others = {key: value for key, value in entries.items() if not isinstance(value, set)}
+        json.dumps(others, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"metadata: {first_line(error)}; give numbers, text, and lists and dicts of them"

@@ -11,10 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import _checks, _problem_checks
+from qusac_jax import _checks, _memory, _problem_checks
 from qusac_jax._next_values import next_mean
 from qusac_jax.sparse import Sparse
 from qusac_jax.tabular.environment import Environment, from_sparse, with_support
+
+# Bytes on the host for each successor: next states, probabilities, sorting them.
+_TIMED_BYTES = 48
 
 
 class Optimal(NamedTuple):
@@ -127,9 +130,18 @@ def with_time(environment: Environment) -> Environment:
 
     Returns:
         A sparse environment of T * S states.
+
+    Raises:
+        ValueError: if it does not fit into memory.
     """
     num_states, steps = environment.num_states, environment.episode_length
     next_state, probability = with_support(environment).transition
+    _memory.check(
+        _TIMED_BYTES * steps * next_state.size,
+        f"{environment.name} with the time in its {steps * num_states:,} states",
+        "use a smaller one, or one with shorter episodes",
+        is_on_host=True,
+    )
     layer = np.arange(steps)[:, None, None, None]
     inside = (next_state >= 0) & (next_state < num_states)
     following = (layer + 1) * num_states + next_state

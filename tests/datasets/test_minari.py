@@ -82,6 +82,11 @@ def test_path_and_id_are_the_same_dataset(saved):
         assert datasets.load(path).reference == by_id.reference
 
 
+def test_what_is_no_path_and_no_id_is_refused():
+    with pytest.raises(ValueError, match="dataset must be a path or a Minari id, got 5"):
+        datasets.load(5)  # type: ignore[arg-type]
+
+
 def test_an_id_of_another_format_is_not_downloaded(saved):
     edit(saved, data_format="arrow")
     (saved / "data" / "main_data.hdf5").unlink()
@@ -267,6 +272,21 @@ def test_save_refuses_and_leaves_nothing_behind(saved, root, episodes, monkeypat
         save(episodes, reference=(0.0, 1.0))
     with pytest.raises(ValueError, match="min_return < max_return"):
         save(episodes, reference=datasets.ScoreReference(1, 0, "swapped"))
+    for options, message in (
+        ({"metadata": {"qusac_jax_action_cost": -1}}, "metadata: qusac_jax_action_cost"),
+        ({"metadata": {"ref_min_score": 3, "ref_max_score": 1}}, "min_return < max_return"),
+        ({"metadata": {"eval_env_spec": {"id": "x"}}}, "eval_env_spec is written by Minari"),
+        ({"metadata": {"a": float("nan")}}, "metadata: Out of range float"),
+        ({"env_name": None}, "env_name must be text, got None"),
+        ({"description": 5}, "description must be text, got 5"),
+        ({"algorithm": ["a"]}, r"algorithm must be text, got \['a'\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            save(episodes, **options)
+    short = datasets.Episode(*(np.asarray(x)[:2] for x in episodes[0]))
+    short = short._replace(observation=np.asarray(episodes[0].observation)[:3])
+    with pytest.raises(ValueError, match=r"at least 3 transitions in all, .* got 2"):
+        save([short])
     assert sorted(root.rglob("*")) == before
 
     for error in (OSError("disk full"), RuntimeError("disk full")):  # HDF5 has both

@@ -149,3 +149,17 @@ def test_tasks_that_count_for_no_aggregate_are_named(tmp_path, capsys):
     runs.append(run("pendulum", "mbpo"))
     assert plot.main(["plot", *runs, f"--output={output}"]) == 0  # one seed each: no intervals
     assert ",nan,nan,2,1" in (output / "aggregate.csv").read_text()
+
+
+def test_an_aggregate_of_an_earlier_call_is_named(tmp_path, capsys):
+    def run(env, method):
+        return str(write_run(tmp_path / f"{env}{method}", env, method, rows_for([0], [5.0])))
+
+    runs = [run(env, method) for env in ("acrobot", "pendulum") for method in ("mbpo", "pombu")]
+    output = f"--output={tmp_path / 'out'}"
+    assert plot.main(["plot", *runs, output]) == 0
+    assert "earlier" not in capsys.readouterr().err
+    for fewer in (runs[:3], runs[:2]):
+        assert plot.main(["plot", *fewer, output]) == 0
+        said = capsys.readouterr().err
+        assert "aggregate.csv and aggregate.png are those of an earlier call" in said

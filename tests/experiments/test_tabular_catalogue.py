@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from experiments.tabular import catalogue
-from qusac_jax import posterior, sparse, ube
+from qusac_jax import _memory, posterior, sparse, ube
 from qusac_jax.tabular import agent, environments, experiment, planning, problems
 
 
@@ -188,6 +188,13 @@ def test_time_in_the_state_makes_the_best_return_a_stationary_value():
     inner = np.where(transition.next_state < timed.num_states, transition.next_state, -1)
     layer = np.arange(timed.num_states)[:, None, None] // 6
     assert np.all((inner < 0) | (inner // 6 == layer + 1))
+
+
+def test_time_in_the_state_that_does_not_fit_into_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(_memory, "host_available", lambda: 10**6)
+    with pytest.raises(ValueError, match="river_swim with the time in its 6,000 states"):
+        planning.with_time(problems.river_swim(episode_length=1_000))
+    planning.with_time(problems.river_swim(episode_length=10))
 
 
 def test_from_sparse_merges_duplicates_and_names_the_end():

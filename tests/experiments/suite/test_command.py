@@ -213,6 +213,7 @@ def test_runs_with_other_settings_are_refused_before_any_begins(finished, capsys
     [
         ("nvidia0", True, [], "", 1),
         ("nvidia0", True, ["--device=cpu"], "", 2),
+        ("nvidia0", True, ["--device", "cpu"], "", 2),
         ("nvidia0", True, [], "cpu", 2),
         ("nvidia0", False, [], "", 2),
         ("nvidiactl", True, [], "", 2),  # the driver alone
