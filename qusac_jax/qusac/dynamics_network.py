@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from qusac_jax.qusac import networks
+from qusac_jax.qusac import layers, networks
 
 # Of the weights of random reward functions. The larger, the rougher the functions, and the more of
 # them is left where there are data: docs/results/deep_decisions.md compares 2, 3
@@ -50,7 +50,7 @@ class DynamicsNetwork(nn.Module):
         """`[B, O + A]` or `[N, B, O + A]` -> mean and log variance, `[N, B, O + 1]` each."""
         size = self.observation_size + 1
         stack = (self.num_members,)
-        output = networks.MLP(
+        output = layers.MLP(
             self.hidden,
             2 * size,
             stack,
@@ -62,11 +62,11 @@ class DynamicsNetwork(nn.Module):
         )(inputs)
         mean, raw = jnp.split(output, 2, axis=-1)
         if self.reward_prior_scale:
-            prior = networks.MLP(
+            prior = layers.MLP(
                 _PRIOR_HIDDEN,
                 1,
                 stack,
-                kernel_init=networks.orthogonal(_PRIOR_GAIN),
+                kernel_init=layers.orthogonal(_PRIOR_GAIN),
                 precision="highest",
                 name="reward_prior",
             )(inputs)
@@ -82,8 +82,8 @@ class DynamicsNetwork(nn.Module):
         return mean, _MIN_LOG_VAR + jax.nn.softplus(raw - _MIN_LOG_VAR)
 
 
-def _termination_head(num_members: int, name: str | None = None) -> networks.MLP:
-    return networks.MLP(
+def _termination_head(num_members: int, name: str | None = None) -> layers.MLP:
+    return layers.MLP(
         _TERMINATION_HIDDEN, 1, (num_members,), nn.silu, precision="highest", name=name
     )
 

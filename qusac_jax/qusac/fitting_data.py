@@ -10,7 +10,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax.qusac import networks, replay
+from qusac_jax.qusac import layers, replay
 from qusac_jax.qusac.config import DynamicsConfig, InputScale
 from qusac_jax.qusac.dynamics import Dynamics, scale_inputs
 from qusac_jax.task import Transition
@@ -129,7 +129,7 @@ def _with_input_statistics(
     if scale == "range":
         low, high = _range(_inputs, buffer)
         mean = (low + high) / 2
-        std = networks.deviation(mean, jnp.square(high - low) / 12)
+        std = layers.deviation(mean, jnp.square(high - low) / 12)
     else:
         mean, std = _mean_and_std(_inputs, buffer)
     return dynamics._replace(input_mean=mean, input_std=std)
@@ -187,7 +187,7 @@ def _mean_and_std(rows: _Rows, buffer: replay.Buffer) -> tuple[jax.Array, jax.Ar
     squares = lambda sum, x, counts: total(sum, jnp.square(x - origin - shift), counts)
     var = _fold(rows, buffer, squares, zeros) / count
     mean = origin + shift
-    return mean, networks.deviation(mean, var)
+    return mean, layers.deviation(mean, var)
 
 
 def _range(rows: _Rows, buffer: replay.Buffer) -> tuple[jax.Array, jax.Array]:

@@ -5,27 +5,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax.qusac import networks
+from qusac_jax.qusac import layers, networks
 from tests.networks import with_bias
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (5, 64), (64, 1), (3, 2)])
 def test_orthogonal_columns_or_rows(shape):
-    weights = networks.orthogonal(10.0)(jax.random.key(0), shape)
+    weights = layers.orthogonal(10.0)(jax.random.key(0), shape)
     gram = weights @ weights.T if shape[0] < shape[1] else weights.T @ weights
     np.testing.assert_allclose(gram, 100.0 * np.eye(len(gram)), atol=2e-3)
 
 
 def test_orthogonal_entries_are_uniformly_directed():
     # A row of a uniformly distributed orthogonal n x n matrix has mean 0 and variance 1 / n.
-    draw = jax.vmap(lambda key: networks.orthogonal(1.0)(key, (8, 8)))
+    draw = jax.vmap(lambda key: layers.orthogonal(1.0)(key, (8, 8)))
     weights = draw(jax.random.split(jax.random.key(1), 2_000))
     np.testing.assert_allclose(weights.mean(0), 0.0, atol=0.04)
     np.testing.assert_allclose(weights.var(0), 1 / 8, atol=0.02)
 
 
 def test_members_start_different():
-    module = networks.MLP((4,), 1, stack=(3, 2))
+    module = layers.MLP((4,), 1, stack=(3, 2))
     kernel = module.init(jax.random.key(0), jnp.zeros((1, 5)))["params"]["Dense_0"]["kernel"]
     flat = np.asarray(kernel).reshape(6, -1)
     assert len(np.unique(flat[:, 0])) == 6

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qusac_jax.policy import Policy, load_policy, save_policy
-from qusac_jax.qusac import agent, networks, normalization, presets
+from qusac_jax.qusac import agent, layers, networks, normalization, presets
 from qusac_jax.task import Task, Transition
 from tests.sizes import small
 from tests.tasks import ends_beyond
@@ -171,8 +171,8 @@ def test_rounding_is_not_read_as_data():
     column = np.float32(100) + np.spacing(np.float32(100)) * np.arange(-1, 2, dtype=np.float32)
     mean, variance = column.mean(keepdims=True), column.var(keepdims=True)
     assert variance > 1e-12
-    layers = networks.Normalize()
+    layer = layers.Normalize()
     params = {"params": {"mean": jnp.asarray(mean), "variance": jnp.asarray(variance)}}
-    read = layers.apply(params, jnp.asarray(column)[:, None])
+    read = layer.apply(params, jnp.asarray(column)[:, None])
     np.testing.assert_allclose(read, column[:, None] - mean, atol=1e-6)
     assert np.abs(read).max() < 1e-3
