@@ -5,6 +5,7 @@ hyperparameters to values: with groups nested as there, or with names as the fla
 as `dynamics.hidden`. Flags on the command line win.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import pathlib
@@ -94,7 +95,7 @@ def read(path: str) -> Given:
     if not isinstance(inner, dict):
         return Given(pathlib.Path(path), flatten(content), None)
     preset = content.get("preset")
-    if preset is not None and preset not in PRESETS:
+    if preset is not None and not (isinstance(preset, str) and preset in PRESETS):
         raise ValueError(
             f"config_file {path!r} is of a run with the preset {preset!r}, which there is not; "
             f"choose from {', '.join(PRESETS)}"
@@ -241,10 +242,14 @@ def replaced(config: Any, fields: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 def _converted(value: Any, hint: Any) -> Any:
-    """A value of JSON with the type of its field: lists become tuples, and integers floats."""
+    """A value of JSON with the type of its field: lists become tuples, and integers floats.
+
+    One that is too large for a float stays as it is, for the field's check to refuse.
+    """
     if isinstance(value, list) and typing.get_origin(hint) is tuple:
         return tuple(value)
     kinds = (hint, *typing.get_args(hint))
     if isinstance(value, int) and not isinstance(value, bool) and float in kinds:
-        return float(value)
+        with contextlib.suppress(OverflowError):
+            return float(value)
     return value

@@ -105,7 +105,8 @@ def run(options: Any) -> int | None:
         spec,
         config,
         make,
-        stops_within=f", after up to {config.fit_every} updates or a fit of the dynamics",
+        stops_within=f", after a compilation, up to {config.fit_every} updates or a fit of the "
+        "dynamics",
         is_offline=True,
         dataset=about,
         dynamics=options.dynamics,

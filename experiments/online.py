@@ -69,11 +69,8 @@ def run(options: Any) -> int | None:
         action_cost = handover.action_cost(source, options.env, action_cost, options.workdir)
     cli.select_device(options.device)  # before an environment on the device makes arrays
     spec = environments.spec(options.env, action_cost)
-    if options.num_steps < config.warmup_steps:
-        files.warn(
-            f"num_steps is {options.num_steps} and config.warmup_steps {config.warmup_steps}, so "
-            "nothing is learned; use a larger --num_steps or a smaller --config.warmup_steps"
-        )
+    if shortfall := too_few_steps(options.num_steps, config):
+        files.warn(shortfall)
     kind = DeviceRun if environments.functional.is_functional(options.env) else OnlineRun
     within = _stops_within(options, config, kind)
     if source is None:
@@ -84,6 +81,16 @@ def run(options: Any) -> int | None:
     make = functools.partial(kind, init_from=source)
     about = {"init_from": options.init_from, "init_from_dataset": handover.dataset_hash(source)}
     return program.train(options, spec, config, make, within, **about)
+
+
+def too_few_steps(num_steps: int, config: qusac.Config) -> str:
+    """What to do about a run that ends before it learns; empty for others."""
+    if num_steps >= config.warmup_steps:
+        return ""
+    return (
+        f"num_steps is {num_steps} and config.warmup_steps {config.warmup_steps}, so nothing is "
+        "learned; use a larger --num_steps or a smaller --config.warmup_steps"
+    )
 
 
 def _is_gone(source: pathlib.Path | None, workdir: str | None) -> bool:
@@ -98,9 +105,9 @@ def _stops_within(options: Any, config: qusac.Config, kind: type[Run]) -> str:
     if kind is DeviceRun:
         steps = min(options.eval_every, options.checkpoint_every, options.num_steps)
         return f", after up to {steps} steps and an evaluation, which are one call each"
-    refresh = "a fit of the models or " if config.uses_model else ""
+    refresh = ", a fit of the models" if config.uses_model else ""
     steps = f"up to {processes.EVERY} steps and " if options.distributed else ""
-    return f", after {steps}{refresh}an evaluation that is under way"
+    return f", after {steps}a compilation{refresh} or an evaluation that is under way"
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:

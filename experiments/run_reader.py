@@ -20,6 +20,10 @@ _REQUIRED_KEYS = ("env", "method", "preset")
 _LARGEST = 1e100  # what is beyond has no square, so no standard error, and cannot be drawn
 
 
+class NoCurveError(ValueError):
+    """There are no runs, or none with an evaluation; nothing is wrong with them."""
+
+
 class Curve(NamedTuple):
     """The evaluations of one seed of one run."""
 
@@ -77,10 +81,11 @@ def read_runs(
         except (ValueError, OSError) as error:
             problems.append(f"runs: {error}")
     if not curves:
+        if problems:
+            raise ValueError("; ".join(problems))
         what = "no evaluation" if found else "no run"
-        raise ValueError(
-            "; ".join(problems)
-            or f"runs: found {what} in {', '.join(map(str, paths)) or 'no directories'}; name "
+        raise NoCurveError(
+            f"runs: found {what} in {', '.join(map(str, paths)) or 'no directories'}; name "
             "directories with config.json and metrics.csv, for example runs/*"
         )
     for problem in problems:

@@ -23,7 +23,8 @@ def check_real(**values) -> None:
     """Raises `ValueError` unless every value is a real number or an array of them.
 
     Lists count as arrays, and tracers are looked at too. Of a `Sparse`, it is the probabilities
-    that count. None is no number.
+    that count. None is no number. Neither is an array that is spread over explicit axes of a mesh:
+    no function says how its results are to be spread.
     """
     for name, value in values.items():
         if isinstance(value, Sparse):
@@ -42,6 +43,13 @@ def check_real(**values) -> None:
         if not is_real:
             got = reprlib.repr(value) if dtype is None else f"{dtype}"
             raise ValueError(f"{name} must hold real numbers in rows of one length, got {got}")
+        spread = jax.typeof(value).sharding.spec if isinstance(value, jax.Array) else ()
+        if any(spread):
+            raise ValueError(
+                f"{name} must not be spread over explicit axes of a mesh, got {spread}; make the "
+                "mesh with axis_types=(jax.sharding.AxisType.Auto,) for each axis, which "
+                "jax.make_mesh does not by default"
+            )
 
 
 def check_scalars(**values) -> None:

@@ -52,7 +52,10 @@ def is_integer(value: Any) -> bool:
 def is_finite(value: Any) -> bool:
     """Whether it is a finite number (NumPy's too), which `True` is not here."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
+    try:
+        return is_number and math.isfinite(value)
+    except OverflowError:  # an integer that no float holds
+        return False
 
 
 def integer(least: int, remedy: str = "", *, most: int | None = None) -> Check:

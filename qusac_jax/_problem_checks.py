@@ -201,24 +201,27 @@ def check_policy(policy) -> None:
         )
 
 
-def check_actions(policy, num_states: int, num_actions: int) -> jax.Array:
-    """A deterministic policy as int32.
+def check_actions(
+    policy, num_states: int, num_actions: int, *, are_several: bool = False
+) -> jax.Array:
+    """A deterministic policy, or several, as int32.
 
     Args:
-        policy: `[S]` integers in 0 .. A-1.
+        policy: `[S]` integers in 0 .. A-1, or `[P, S]`.
         num_states: S.
         num_actions: A.
+        are_several: whether there are P of them.
 
     Raises:
         ValueError: unless it is one; of tracers, shape and kind count.
     """
     actions = integers("policy", policy)
-    if actions.shape != (num_states,):
+    wanted = f"[P, S] = (P, {num_states})" if are_several else f"[S] = ({num_states},)"
+    if actions.ndim != 1 + are_several or actions.shape[-1] != num_states:
         raise ValueError(
-            f"policy must hold an action for each state, shape [S] = ({num_states},), got "
-            f"{actions.shape}"
+            f"policy must hold an action for each state, shape {wanted}, got {actions.shape}"
         )
-    if is_concrete(actions):
+    if is_concrete(actions) and actions.size:
         with jax.ensure_compile_time_eval():
             least, most = int(jnp.min(actions)), int(jnp.max(actions))
         if least < 0 or most >= num_actions:

@@ -272,3 +272,7 @@ def test_checksums_do_not_depend_on_the_size_of_blocks(tmp_path, monkeypatch):
 def test_checksums_of_another_kind_are_damage(saved):
     (saved / "30" / "checksums.json").write_text("[1]")
     assert Checkpointer(saved).restore_latest_good(DEVICE, HOST).step == 20
+
+
+def test_metadata_are_those_of_the_latest(saved):
+    assert Checkpointer(saved).metadata() == {"note": 30}

@@ -368,3 +368,42 @@ def test_sharded_over_two_devices_along_members_or_states():
         check=True,
         timeout=240,
     )
+
+
+def test_arrays_on_explicit_axes_of_a_mesh_are_refused_by_name():
+    program = """
+        import jax, jax.numpy as jnp, numpy as np
+        from jax.sharding import NamedSharding, PartitionSpec as P
+        from qusac_jax import posterior, ube
+        mesh = jax.make_mesh((2,), ("n",), axis_types=(jax.sharding.AxisType.Explicit,))
+        spread = NamedSharding(mesh, P("n"))
+        whole = jnp.zeros((2, 3, 1, 3)), jnp.ones((2, 3, 1)), jnp.ones((3, 1))
+        for compiled in (lambda f: f, jax.jit):
+            for i in range(2):
+                given = [*whole, 0.9]
+                given[i] = jax.device_put(given[i], spread)
+                try:
+                    compiled(ube.solve_exact)(*given)
+                except ValueError as error:
+                    assert ("transition", "reward")[i] in str(error), error
+                    assert "AxisType.Auto" in str(error), error
+                else:
+                    raise AssertionError("it was not refused")
+            together = [jax.device_put(x, NamedSharding(mesh, P())) for x in whole]
+            compiled(ube.solve_exact)(*together, 0.9)
+        steps = posterior.Transitions(*(np.zeros(4, int) for _ in range(4)))
+        steps = steps._replace(reward=jax.device_put(jnp.zeros(4), spread))
+        try:
+            posterior.update(posterior.init(3, 1), steps)
+        except ValueError as error:
+            assert "transitions.reward must not be spread" in str(error), error
+        else:
+            raise AssertionError("it was not refused")
+    """
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=programs.ROOT,
+        env=programs.with_devices(2),
+        check=True,
+        timeout=240,
+    )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.studies.tabular_moments import layered_belief
-from qusac_jax import linear, posterior, ube
+from qusac_jax import linear, moments, posterior, ube
 from qusac_jax.sparse import Sparse
 
 SOLVERS = {
@@ -844,3 +844,15 @@ def test_moments_refuse_bad_input():
         ube.solve_moments(belief, jnp.ones((3, 1)), 0.9)
     with pytest.raises(ValueError, match=r"discount must be in \[0, 1\]"):
         ube.solve_moments(belief, jnp.full((3, 2), 0.5), 2.0)
+    with pytest.raises(ValueError, match="policy rows must be probabilities that sum to 1"):
+        ube.solve_moments(belief, jnp.ones((3, 2)), 0.9)
+
+
+@pytest.mark.parametrize("said", [(0.25, 0.5), (0.5, 0.25)])
+def test_the_residual_of_moments_is_that_of_the_worse_system(monkeypatch, said):
+    each, solve = iter(said), linear.solve
+    known = lambda *given: solve(*given)._replace(residual=jnp.float32(next(each)))
+    monkeypatch.setattr(moments.linear, "solve", known)
+    plain = moments._solve_moments.__wrapped__  # not compiled
+    result = plain(posterior.init(3, 2), jnp.full((3, 2), 0.5), 0.9)
+    assert result.residual == 0.5

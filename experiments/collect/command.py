@@ -199,7 +199,8 @@ def _train_and_write(
                 training.prepare()
             number = training.train(stopped)
             if number is not None:
-                print(f"stopped at step {training.step}; {again} continues")
+                goes_on = "continues" if training.step else "begins"
+                print(f"stopped at step {training.step}; {again} {goes_on}")
                 return 128 + number
             maker = DatasetMaker(
                 options.env, spec, setup.config, options.seed, training, shelf, stopped

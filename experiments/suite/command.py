@@ -130,7 +130,8 @@ def _report(
 ) -> int:
     """Writes and prints the report; 1 if a run is missing, or if there is none."""
     text, unfinished = report.write(runs, jobs, workdir, planned)
-    print(f"\n{text}\nreport.md and its figures are in {workdir}")
+    figures = " and its figures are" if (workdir / "learning_curves.png").is_file() else " is"
+    print(f"\n{text}\nreport.md{figures} in {workdir}")
     names = {run.name for run in planned}
     is_missing = any(one.name in names or not names for one in unfinished)
     return int(is_missing or not any(map(unfinished_runs.is_run, unfinished_runs.folders(runs))))

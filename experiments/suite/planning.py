@@ -104,14 +104,15 @@ def plan(
     costs = _costs(combinations.action_costs)
     own = _OWN | (_OWN_COST if combinations.action_costs else {})
     _check_own(passed_on, own, flags_of_suite)
-    checked, named = [], {}
+    checked, named, shortfalls = [], {}, set()
     for task, (cost, cost_flags), (method, flags) in itertools.product(
         tasks, costs.items(), algorithms.items()
     ):
         given = (f"--env={task}", *flags, *cost_flags, f"--num_seeds={num_seeds}", *passed_on)
         name = f"{files.as_name(task)}{cost}-{files.as_name(method.replace(':', '+'))}"
         # With the largest seed, which may be too large.
-        num_steps, values = _checked((*given, f"--seed={groups[-1]}"))
+        num_steps, values, shortfall = _checked((*given, f"--seed={groups[-1]}"))
+        shortfalls |= {shortfall} - {""}
         same = named.setdefault((task, cost, json.dumps(values["config"])), method)
         if same != method:
             raise ValueError(f"methods: {same!r} and {method!r} are the same; leave one out")
@@ -121,6 +122,8 @@ def plan(
                 "its own"
             )
         checked.append((name, given, num_steps, values))
+    for shortfall in sorted(shortfalls):
+        files.warn(shortfall)
     runs = []
     for first in groups:
         seed = f"{first}" if num_seeds == 1 else f"{first}-{first + num_seeds - 1}"
@@ -224,8 +227,11 @@ def _check_own(
     check(lambda name: bool(options[name].present))
 
 
-def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
-    """Steps of a run and the values that define it; raises for what would end it at its start."""
+def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any], str]:
+    """Steps of a run, the values that define it, and what is to be said if these are too few.
+
+    Raises `ValueError` for what would end it at its start.
+    """
     options = online.make_flags()
     cli.parse(options, ["online", *arguments])
     config = run_flags.read_config(options)
@@ -233,4 +239,5 @@ def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any]]:
     spec = environments.spec(options.env, options.action_cost)
     run_flags.task_of(options.termination, spec, config)
     program.check_environment(options, spec.name, options.num_seeds)
-    return options.num_steps, program.description(options, spec, config, {})
+    values = program.description(options, spec, config, {})
+    return options.num_steps, values, online.too_few_steps(options.num_steps, config)

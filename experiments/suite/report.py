@@ -42,7 +42,9 @@ def write(
             raise ValueError(f"no run in {runs}")
         curves = run_reader.read_runs(there, smooth=_EVALUATIONS)
         parts = _results(curves, output)
-    except ValueError as error:  # nothing to draw yet
+    except run_reader.NoCurveError:
+        parts = ["No run has an evaluation yet."]
+    except ValueError as error:
         parts = [f"{error}"]
     if unfinished:
         wanted = lambda one: "" if one.num_steps is None else f", {one.num_steps} steps wanted"

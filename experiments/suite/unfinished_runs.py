@@ -44,7 +44,10 @@ def find(runs: pathlib.Path, jobs: pathlib.Path, planned: Sequence[PlannedRun]) 
             error = f"{problem}"
         if not error and not (runs / name).exists() and not (jobs / name).exists():
             error = "not begun"
-        reason = error or f"no error written; stopped, killed or still running ({jobs / name})"
+        reason = error or (
+            "no error written; stopped, killed or still running: the suite's command goes on with it "
+            f"({jobs / name})"
+        )
         found.append(Unfinished(name, steps, reason))
     return found
 

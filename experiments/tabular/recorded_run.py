@@ -148,7 +148,8 @@ def _advance(
     stopped_by, timestamps = None, []
     saved_at = time.perf_counter()
     bar = progress_bar(total=config.num_episodes, initial=begun.num_episodes, label=label)
-    with bar, interrupts.stop_signals() as stopped:
+    answer = interrupts.saving(", after a compilation or the episodes that are under way")
+    with bar, interrupts.stop_signals(answer) as stopped:
         for progress in experiment.advance(environment, first, config=config, mesh=mesh):
             timestamps.append((progress.num_episodes, time.perf_counter()))
             bar.update(progress.num_episodes - bar.n)

@@ -155,8 +155,8 @@ def _run(
                 named = {"env": setup.env, "method": setup.config.method, "preset": options.preset}
                 run.finish({**named, "num_seeds": options.num_seeds})
     if signal_number is not None:
-        again = f"the same command with --workdir={shlex.quote(str(workdir))} continues"
-        print(f"stopped at step {run.step}; {again}")
+        again = f"the same command with --workdir={shlex.quote(str(workdir))}"
+        print(f"stopped at step {run.step}; {again} {'continues' if run.step else 'begins'}")
         return 128 + signal_number
     print(f"done: summary.json, learning_curve.png and policy are in {workdir}")
     if options.video and setup.processes.is_first:

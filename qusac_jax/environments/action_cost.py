@@ -97,7 +97,8 @@ class ActionCost(gymnasium.Wrapper):
                 observation, a number, two booleans and a dictionary.
         """
         action = np.asarray(action)
-        if action.shape != self._action_shape or not np.isfinite(action).all():
+        is_real = action.dtype.kind in "biuf"
+        if action.shape != self._action_shape or not (is_real and np.isfinite(action).all()):
             raise ValueError(
                 f"action for {self.name!r} must be {self._action_shape} finite numbers, got "
                 f"{action.tolist()} at step {self.total_steps}; check the policy"

@@ -15,7 +15,7 @@ from qusac_jax import _keys
 from qusac_jax.environments import functional, streams
 from qusac_jax.environments.action_cost import FaultyEnvironmentError
 from qusac_jax.environments.functional import FunctionalEnvironment
-from qusac_jax.environments.make import Spec, check_actions_shape, check_seeds, spec
+from qusac_jax.environments.make import Spec, check_actions_shape, check_seeds, spec, which_active
 from qusac_jax.environments.names import DEVICE_FAMILIES, parse_name
 from qusac_jax.environments.process_vector import ProcessVector
 from qusac_jax.environments.streams import StepResult, Stream
@@ -82,12 +82,12 @@ class DeviceVector:
             NumPy arrays.
 
         Raises:
-            ValueError: if the actions' shape is wrong or an action is not finite.
+            ValueError: if a shape is wrong or an action is not finite.
             FaultyEnvironmentError: if an observation or a reward is not finite.
         """
         actions = np.asarray(actions, np.float32)
-        active = np.ones(len(self), bool) if active is None else np.asarray(active, bool)
         check_actions_shape(actions, len(self), self.spec)
+        active = which_active(active, len(self))
         if not np.isfinite(actions[active]).all():
             raise ValueError(
                 f"actions for {self.spec.name!r} must be finite, got {actions.tolist()}; check "

@@ -169,6 +169,16 @@ def check_actions_shape(actions: np.ndarray, num_envs: int, spec: Spec) -> None:
         )
 
 
+def which_active(active: Any, num_envs: int) -> np.ndarray:
+    """Which environments to step, `[R]` bool; raises `ValueError` for another shape."""
+    chosen = np.ones(num_envs, bool) if active is None else np.asarray(active, bool)
+    if chosen.shape != (num_envs,):
+        raise ValueError(
+            f"active must have shape ({num_envs},), one for each environment, got {chosen.shape}"
+        )
+    return chosen
+
+
 def check_seeds(seeds: Sequence[int]) -> None:
     """Raises `ValueError` unless there is a seed, and all of them fit."""
     if np.ndim(seeds) != 1:

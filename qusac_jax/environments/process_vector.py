@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from qusac_jax.environments import state as environment_state
-from qusac_jax.environments.make import Spec, check_actions_shape, check_seeds
+from qusac_jax.environments.make import Spec, check_actions_shape, check_seeds, which_active
 from qusac_jax.environments.streams import StepResult
 
 # What stops a run, or says that its time is up, reaches its processes, too. They go on: it still
@@ -98,7 +98,7 @@ class ProcessVector:
         """Steps environments and resets those whose episode ended; see `VectorEnvironment.step`."""
         actions = np.asarray(actions)
         check_actions_shape(actions, len(self), self.spec)
-        chosen = np.ones(len(self), bool) if active is None else np.asarray(active, bool)
+        chosen = which_active(active, len(self))
         # Bytes are sent much faster than arrays.
         parts = [
             (actions[part].tobytes(), actions.dtype.str, chosen[part].tobytes())

@@ -10,6 +10,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
+from qusac_jax._checks import check_key
 from qusac_jax._control import apply_if
 from qusac_jax._keys import is_key
 from qusac_jax.environments.functional import FunctionalEnvironment, State
@@ -57,14 +58,18 @@ def start(env: FunctionalEnvironment, key: chex.PRNGKey) -> Stream:
 
     Returns:
         The stream before its first step.
+
+    Raises:
+        ValueError: if the key is none.
     """
+    check_key(key)
     key, key_reset = jax.random.split(key)
     state = _strongly_typed(env.reset(key_reset))
     return Stream(
         state=state,
         observation=_observe(env, state),
-        episode_return=jnp.zeros(()),
-        episode_task_return=jnp.zeros(()),
+        episode_return=jnp.zeros((), jnp.float32),
+        episode_task_return=jnp.zeros((), jnp.float32),
         episode_length=jnp.zeros((), jnp.int32),
         key=key,
     )
@@ -94,7 +99,16 @@ def advance(
 
     Returns:
         The stream and what the step gave.
+
+    Raises:
+        ValueError: if the action is not of that shape.
     """
+    action = jnp.asarray(action)
+    if action.shape != (env.action_size,):
+        raise ValueError(
+            f"action must have shape [A] = ({env.action_size},), got {action.shape}; use "
+            "`jax.vmap` for several"
+        )
     key, key_step = jax.random.split(stream.key)
     action = jnp.clip(action, -1.0, 1.0)
     own_action = _to_bounds(env, action)

@@ -10,7 +10,14 @@ import gymnasium
 import numpy as np
 
 from qusac_jax.environments import state as environment_state
-from qusac_jax.environments.make import Spec, check_actions_shape, check_seeds, make, spec_of
+from qusac_jax.environments.make import (
+    Spec,
+    check_actions_shape,
+    check_seeds,
+    make,
+    spec_of,
+    which_active,
+)
 from qusac_jax.environments.streams import StepResult
 
 # Entries of `VectorEnvironment.state`.
@@ -89,7 +96,7 @@ class VectorEnvironment:
             A `StepResult` of NumPy arrays.
 
         Raises:
-            ValueError: if the actions' shape is wrong or an action is not finite.
+            ValueError: if a shape is wrong or an action is not finite.
             FaultyEnvironmentError: if an environment fails, or returns what it may not.
             RuntimeError: before `reset` or `set_state`.
         """
@@ -98,12 +105,13 @@ class VectorEnvironment:
         actions = np.asarray(actions)
         num_envs = len(self._envs)
         check_actions_shape(actions, num_envs, self.spec)
+        chosen = which_active(active, num_envs)
         next_observation = self._observation.copy()
         reward, task_reward = np.zeros(num_envs, np.float32), np.zeros(num_envs, np.float32)
         terminated, truncated = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
         ended = np.full((3, num_envs), np.nan)
         for i, env in enumerate(self._envs):
-            if active is not None and not active[i]:
+            if not chosen[i]:
                 continue
             observation, with_cost, terminated[i], truncated[i], info = env.step(actions[i])
             next_observation[i] = self._observation[i] = observation

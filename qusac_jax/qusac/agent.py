@@ -62,6 +62,7 @@ def observe(state: TrainState, transitions: Transition) -> TrainState:
             1; under `jit` nothing can be said, and `diagnostics.finite_parts` tells of numbers and
             actions afterwards.
     """
+    transitions = _arrays(transitions)
     lead = np.shape(transitions.reward)
     if len(lead) != 1:
         raise ValueError(f"transition.reward must have shape [B], got {lead}")
@@ -250,7 +251,6 @@ def _check_transitions(given: Transition, there: Transition, lead: tuple[int, ..
                 f"this state has observations of {there.observation.shape[-1]} numbers and actions "
                 f"of {there.action.shape[-1]}"
             )
-        check_real(**{f"transition.{name}": value})
         if is_concrete(value):
             with np.errstate(over="ignore"):  # what is infinite in D's float32 counts as such
                 _check_values(name, np.asarray(value).astype(np.float32))
@@ -268,6 +268,14 @@ def _check_values(name: str, value: np.ndarray) -> None:
         raise ValueError("transition.terminated must be bool, or 0 and 1, got other numbers in it")
 
 
+def _arrays(given: Transition) -> Transition:
+    """Lists as arrays; what is one stays where it is."""
+    for name, value in zip(Transition._fields, given, strict=True):
+        check_real(**{f"transition.{name}": value})
+    return Transition(*(x if hasattr(x, "dtype") else jnp.asarray(x) for x in given))
+
+
 def _batch_of_one(transition: Transition, there: Transition) -> Transition:
+    transition = _arrays(transition)
     _check_transitions(transition, there, ())
     return jax.tree.map(lambda x: jnp.asarray(x)[None], transition)

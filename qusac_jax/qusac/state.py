@@ -44,7 +44,11 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
 
     Returns:
         The state before the first step.
+
+    Raises:
+        ValueError: if the key is none.
     """
+    check_key(key)
     key_learner, key_dynamics, key_run = jax.random.split(key, 3)
     sizes = (task.observation_size, task.action_size)
     dynamics = model_data = member_data = None

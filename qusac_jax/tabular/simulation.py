@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax import _sparse_products, posterior
-from qusac_jax._checks import ROW_TOLERANCE
+from qusac_jax._checks import ROW_TOLERANCE, check_key
+from qusac_jax._problem_checks import check_actions
 from qusac_jax.sparse import Sparse
 from qusac_jax.tabular.environment import Environment
 
@@ -62,8 +63,13 @@ def act(
     Returns:
         The transitions `[T]`, whose next state is S where the episode terminated (not where it was
         truncated after T steps), and `[T]` whether the step took place.
+
+    Raises:
+        ValueError: if the policy does not fit, or the key is none.
     """
-    policy, num_states = jnp.asarray(policy), len(policy)
+    check_key(key)
+    num_states, num_actions = environment.reward.shape
+    policy = check_actions(policy, num_states, num_actions)
     key_start, key_steps, key_noise = jax.random.split(key, 3)
     first = _draw(environment.cumulative_start, jax.random.uniform(key_start))
 
@@ -103,10 +109,14 @@ def expected_return(
 
     If dense, one matrix product per step for all policies: taken one by one, each would need its
     own copy of the transitions. If sparse, one policy after another.
+
+    Raises:
+        ValueError: if the policies do not fit.
     """
+    policies = check_actions(policies, *environment.reward.shape, are_several=True)
     if isinstance(environment.transition, Sparse):
         return _sparse_expected_return(environment, policies, episode_length)
-    choice = jnp.asarray(policies).T[:, None]
+    choice = policies.T[:, None]
 
     def back(_, value):
         next_value = jnp.einsum("sat,tp->sap", environment.transition, value, precision="highest")
@@ -127,4 +137,4 @@ def _sparse_expected_return(environment, policies, episode_length):
         value = jax.lax.fori_loop(0, episode_length, back, 0 * reward)
         return jnp.matmul(environment.start, value, precision="highest")
 
-    return jax.lax.map(one, jnp.asarray(policies))
+    return jax.lax.map(one, policies)

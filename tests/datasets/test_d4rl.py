@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from qusac_jax import datasets
+from qusac_jax.datasets import checks
 from qusac_jax.environments import Spec
 
 
@@ -279,3 +280,17 @@ def test_an_array_without_a_shape_is_damage(d4rl_arrays, write_hdf5):
         file["rewards"] = h5py.Empty("f4")
     with pytest.raises(ValueError, match=r"rewards.* is empty"):
         datasets.load(path)
+
+
+def test_integers_far_below_zero_are_not_rounded_either():
+    with pytest.raises(ValueError, match="row 1: -16777217 is an integer that float32 does not"):
+        checks.as_floats("here", np.array([0, -(2**24) - 1]), ndim=1)
+
+
+def test_a_report_counts_ends_and_what_is_missing(d4rl_arrays, write_hdf5):
+    facts = datasets.describe(datasets.load(write_hdf5(d4rl_arrays)))
+    del d4rl_arrays["next_observations"]
+    fewer = datasets.describe(datasets.load(write_hdf5(d4rl_arrays)))
+    names = ("transitions", "dropped", "unknown_next_observations", "terminated", "truncated")
+    assert [facts[f"num_{name}"] for name in names] == [9, 0, 0, 1, 1]
+    assert [fewer[f"num_{name}"] for name in names] == [7, 2, 1, 1, 0]

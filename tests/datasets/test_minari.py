@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 
 import gymnasium
@@ -451,6 +452,23 @@ class TestWithoutADataset:
         with pytest.raises(ValueError, match="brings its own"):
             datasets.load(ID, action_bounds=(-1, 1))
 
+    def test_a_server_that_refuses_has_answered(self, monkeypatch):
+        def refuse(server, timeout):
+            raise urllib.error.HTTPError(server, 400, "Bad Request", None, None)
+
+        monkeypatch.setattr(urllib.request, "urlopen", refuse)
+        assert loading._unreachable("https://storage.googleapis.com") is None
+
+    def test_no_package_for_another_remote(self, root, monkeypatch):
+        monkeypatch.setattr(
+            loading, "_is_installed", lambda package: package != "google.cloud.storage"
+        )
+        monkeypatch.setenv("MINARI_REMOTE", "gcp://a-bucket")
+        with pytest.raises(
+            ValueError, match=r'needs google.cloud.storage: pip install "minari\[gcs\]'
+        ):
+            datasets.load("pendulum/test-v0")
+
 
 def test_a_namespace_is_no_dataset(saved, episodes, root):
     (root / "pendulum").rename(root / "pendulum-v0")
@@ -464,3 +482,14 @@ def test_a_namespace_is_no_dataset(saved, episodes, root):
 def test_what_can_be_no_path_is_named(root, name):
     with pytest.raises(ValueError, match="is no path"):
         datasets.load(name)
+
+
+def test_episodes_without_a_step_are_passed_over(saved):
+    with h5py.File(saved / "data" / "main_data.hdf5", "a") as file:
+        empty = file.create_group("episode_3")
+        empty["observations"] = np.zeros((1, 3), np.float32)
+        empty["actions"], empty["rewards"] = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
+        empty["terminations"] = empty["truncations"] = np.zeros(0, bool)
+    edit(saved, total_episodes=4)
+    dataset = datasets.load(ID)
+    assert (dataset.num_transitions, dataset.num_episodes) == (9, 3)

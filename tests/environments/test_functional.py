@@ -403,3 +403,31 @@ def test_brax_tasks_end_where_their_termination_says(task):
     started = results.observation[np.asarray(results.terminated)]
     if len(started) > 1:
         assert np.abs(started - started[0]).max() < 2.0
+
+
+class Priceless(Pendulum):
+    """Pays more than a number can say."""
+
+    def reward(self, state, action, next_state):
+        return jnp.full((), jnp.inf)
+
+
+def test_a_reward_that_is_not_finite_stops_the_loop_on_the_host():
+    env = environments.vector(f"functional:{__name__}:Priceless", [0])
+    with pytest.raises(environments.FaultyEnvironmentError, match="Priceless' returned an obs"):
+        env.step(np.zeros((1, 1)))
+
+
+def test_what_a_copy_that_waits_would_do_does_not_matter():
+    env = environments.vector(NAME, [0, 1])
+    before = env.reset()
+    result = env.step(np.array([[1.0], [np.nan]]), [1, 0])
+    np.testing.assert_array_equal(result.observation[1], before[1])
+
+
+@pytest.mark.parametrize("active", [[True], [True] * 3, True])
+def test_which_copies_to_step_is_said_of_each(active):
+    env = environments.vector(NAME, [0, 1])
+    env.reset()
+    with pytest.raises(ValueError, match=r"active must have shape \(2,\), one for each env"):
+        env.step(np.zeros((2, 1)), active)

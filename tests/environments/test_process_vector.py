@@ -83,6 +83,8 @@ def test_mistakes_are_those_of_one_process(both):
         env.step(np.zeros((2, 1)))
     with pytest.raises(ValueError, match=r"action for 'gym:tests\.short_env.* finite"):
         env.step([[0.0], [np.nan], [0.0]])
+    with pytest.raises(ValueError, match=r"active must have shape \(3,\), one for each env"):
+        env.step(np.zeros((3, 1)), [True])
     # The others' answers to that are not left over.
     np.testing.assert_array_equal(env.step(np.zeros((3, 1)), np.zeros(3, bool)).reward, np.zeros(3))
     few = {key: value[:2] for key, value in env.state().items()}

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from qusac_jax import environments
 from qusac_jax.environments import streams
@@ -78,3 +79,41 @@ def test_neither_steps_nor_resets_use_a_key_twice():
 
     with jax.debug_key_reuse(True):
         jax.jit(steps).trace(jax.random.key(0))
+
+
+class Leaving(Pendulum):
+    """Cuts each episode off before its length."""
+
+    def truncated(self, state):
+        return jnp.ones((), bool)
+
+
+def test_an_environment_may_cut_an_episode_off_before_its_length():
+    stream = streams.start(Leaving(), streams.first_key(jnp.uint32(0)))
+    after, result = streams.advance(Leaving(), stream, jnp.zeros(1))
+    assert result.truncated
+    assert not result.terminated
+    assert result.episode_length == 1
+    assert after.episode_length == 0
+
+
+@pytest.mark.parametrize("shape", [(2,), (), (5, 1)])
+def test_an_action_of_another_size_is_refused(shape):
+    stream = streams.start(Pendulum(), jax.random.key(0))
+    with pytest.raises(ValueError, match=r"action must have shape \[A\] = \(1,\), got"):
+        streams.advance(Pendulum(), stream, jnp.ones(shape))
+
+
+def test_a_list_is_an_action_and_a_seed_no_key():
+    stream = streams.start(Pendulum(), jax.random.key(0))
+    _, expected = streams.advance(Pendulum(), stream, jnp.ones(1))
+    _, result = streams.advance(Pendulum(), stream, [1.0])
+    assert result.reward == expected.reward
+    with pytest.raises(ValueError, match="key must be a key of JAX"):
+        streams.start(Pendulum(), 0)
+
+
+def test_returns_are_single_precision_where_double_is_enabled():
+    with jax.enable_x64(True):
+        stream = streams.start(Pendulum(), jax.random.key(0))
+    assert stream.episode_return.dtype == stream.episode_task_return.dtype == jnp.float32

@@ -228,8 +228,14 @@ def test_bad_arguments():
     env.reset()
     with pytest.raises(ValueError, match=r"actions must have shape \(2, 1\)"):
         env.step(np.zeros((1, 1)))
-    with pytest.raises(ValueError, match="finite"):
-        env.step(np.full((2, 1), np.nan))
+    for bad in (np.nan, 1j, "a", None):
+        with pytest.raises(ValueError, match=r"action for 'pendulum' must be .* finite numbers"):
+            env.step(np.full((2, 1), bad))
+    before = env.state()["episode_length"]
+    for active in ([True], [True] * 3, True):
+        with pytest.raises(ValueError, match=r"active must have shape \(2,\), one for each env"):
+            env.step(np.zeros((2, 1)), active)
+    np.testing.assert_array_equal(env.state()["episode_length"], before)
 
 
 def test_a_reset_forgets_the_episode_that_it_breaks_off():
@@ -265,3 +271,12 @@ def test_environments_are_closed_where_a_later_one_cannot_be_made(monkeypatch):
     with pytest.raises(ValueError, match="no third one"):
         environments.VectorEnvironment("dmc:point_mass:easy", [0, 1, 2])
     assert [env.closed for env in made] == [True, True]
+
+
+def test_a_continued_state_keeps_the_room_that_it_had():
+    env, other = (environments.VectorEnvironment("gym:Pendulum-v1", [seed]) for seed in (0, 1))
+    env.reset()
+    state = env.state()
+    wider = np.pad(state["python"], ((0, 0), (0, 1024)))  # of a version that kept more room
+    other.set_state({**state, "python": wider})
+    assert other.state()["python"].shape == wider.shape

@@ -125,8 +125,11 @@ def test_some_fields_replace_those_of_the_preset(tmp_path, content):
         ({"batch_size": True}, "batch_size must be an integer"),
         ({"risk": "high"}, "risk must be finite, got 'high'"),
         ({"risk": float("nan")}, "risk must be finite, got nan"),
+        ({"risk": True}, "risk must be finite, got True"),
+        ({"risk": 10**400}, "risk must be finite, got 10{400}"),
         ({"dynamics": {"hidden": [True, 8]}}, "must be a tuple of positive layer sizes"),
         ({"preset": "of old", "config": {}}, "which there is not"),
+        ({"preset": ["qusac"], "config": {"dynamics": {}}}, "which there is not"),
         ({"config": {"discount": 0.9}}, "is no config.json of a run.*at the top level"),
         ({"preset": "mbpo", "config": {"discount": 0.9}}, "is no config.json of a run"),
         ([1], "it is not a JSON object"),
@@ -150,6 +153,12 @@ def test_a_run_of_the_other_kind_is_warned_of(tmp_path, capsys):
     options(["program", write(tmp_path / "config.json", run | {"dataset": {"sha256": "a"}})])
     run_flags.read_config(options)
     assert "is of an offline run" in capsys.readouterr().err
+
+
+def test_a_method_is_given_once():
+    assert config_of("--method=pombu", "--config.method=pombu")[0].method == "pombu"
+    with pytest.raises(ValueError, match=r"method is given twice: 'pombu' and .*'exact_ube'"):
+        config_of("--method=pombu", "--config.method=exact_ube")
 
 
 def test_a_termination_is_learned_or_not():

@@ -127,10 +127,13 @@ def test_environments_on_the_device_are_counted_with_those_of_evaluations():
     assert "environments " in said
 
 
-def test_copies_of_the_environment_are_counted():
+def test_copies_of_the_environment_are_counted(monkeypatch):
     with pytest.raises(ValueError, match="3000000002 copies of the environment would take about"):
         memory.check_copies(5, 2, 1_500_000_000)
     memory.check_copies(5, 2, 100)
+    monkeypatch.setattr(_memory, "host_available", lambda: 16 * 10**9)
+    with pytest.raises(ValueError, match="202 copies of the environment would take about 202 GB"):
+        memory.check_copies(10**9, 2, 100)
 
 
 @pytest.mark.parametrize(

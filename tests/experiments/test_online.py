@@ -190,6 +190,7 @@ def test_ctrl_c_before_the_first_step_is_no_traceback(tmp_path):
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "stopped at step 0" in out
+    assert out.endswith(" begins\n")
     assert "stopping and saving" in err
     assert "Traceback" not in err
     assert not (tmp_path / "run" / "metrics.csv").exists()

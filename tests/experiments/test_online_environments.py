@@ -1,12 +1,15 @@
 """Training in environments with bugs, or with state that cannot be saved, as a person runs it."""
 
 import json
+import types
 
 import gymnasium
 import numpy as np
 import pytest
 
 from experiments import online
+from experiments.training.checkpoints import RunCheckpoints
+from qusac_jax.checkpoint import Restored
 from tests.environments import hidden_state
 from tests.run_files import metrics_rows
 
@@ -122,3 +125,19 @@ def test_checkpoints_without_environments_are_not_continued_exactly(run):
     code, _, err, _ = run(hidden_state.OwnState, "--num_steps=60")
     assert code == 2
     assert "resume_env is 'exact', but checkpoint 40" in err
+
+
+def test_every_restart_is_remembered(tmp_path):
+    nothing = lambda *_: None
+    directory = types.SimpleNamespace(checkpoints=tmp_path, rewind=nothing, accept=nothing)
+    setup = types.SimpleNamespace(
+        directory=directory,
+        processes=types.SimpleNamespace(is_first=True),
+        num_steps=80,
+        keep_checkpoints=2,
+        restarts_env=True,
+    )
+    checkpoints = RunCheckpoints(setup)
+    checkpoints.accept(Restored(60, None, None, {"metrics_size": 0, "restarts": [20, 40]}))
+    assert checkpoints.summary() == {"episodes_began_anew_at": [20, 40, 60]}
+    checkpoints.close()

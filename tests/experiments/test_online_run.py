@@ -104,3 +104,28 @@ def test_a_finished_run_that_is_made_longer_is_as_if_it_had_been_so_from_the_sta
     kept = [line for line in lines if not line.startswith("70.0,")]
     assert len(kept) == len(lines) - 2
     assert kept == (tiny_run / "metrics.csv").read_text().splitlines()
+
+
+def test_what_is_left_is_said_once(capsys):
+    shown = progress.Progress(1_000, is_first=True)
+    shown.announce(None, 300, "learning steps", without="evaluations")
+    for step in (400, 500):
+        shown.announce(2.0, step, "learning steps", without="evaluations")
+    expected = "2 learning steps/s here: about 5 min are left without evaluations\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_a_line_is_of_the_mean_over_seeds_and_of_the_first_process(capsys):
+    names = ("eval_return", "eval_task_return", "eval_score", "mean_q", "mean_sqrt_u", "alpha")
+    rows = [
+        dict.fromkeys(names, value)
+        | {"step": 40.0, "seed": 0.0, "max_sqrt_u": 1.0, "sqrt_u_bound": 2.0}
+        for value in (1.0, 4.0)
+    ]
+    progress.Progress(80, is_first=False).tell(rows, 2.0, 30.0)
+    assert capsys.readouterr().out == ""
+    progress.Progress(80, is_first=True).tell(rows, 2.0, 30.0)
+    assert capsys.readouterr().out == (
+        "step 40: return 2.5 (task 2.5), score 2.5 %, Q 2.50, sqrt(U) 2.5, alpha 2.5; "
+        "2.0 steps/s, 00:30 left\n"
+    )

@@ -1,5 +1,6 @@
 """A finished run looked at again: returns, final returns, events, pictures."""
 
+import dataclasses
 import json
 import shutil
 
@@ -14,7 +15,7 @@ from experiments import evaluate, files, online, run_reader
 from experiments.inspect import command, fans, state_maps
 from experiments.saved_run import SavedRun
 from qusac_jax import environments
-from qusac_jax.qusac import model
+from qusac_jax.qusac import model, presets
 from tests import events
 from tests.run_files import change_config
 from tests.tiny import ENV, ONLINE
@@ -373,3 +374,11 @@ def test_evaluating_does_not_need_the_module_of_the_termination(finished, tmp_pa
     change_config(path, termination="gone_module:ends")
     arguments = ["--episodes=2", f"--output={tmp_path}"]
     assert evaluate.main(["evaluate", str(path), *arguments]) == 0
+
+
+def test_seeds_of_a_run_are_those_from_its_first_on(tmp_path):
+    config = presets.get("sac", "small")
+    about = {"env": ENV, "method": config.method, "preset": "sac"}
+    about |= {"seed": 3, "num_seeds": 2, "config": dataclasses.asdict(config)}
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    assert SavedRun(tmp_path).seeds == [3, 4]

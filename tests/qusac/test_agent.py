@@ -26,7 +26,7 @@ from qusac_jax.qusac.config import METHODS, Config
 from qusac_jax.task import Task, Transition
 from tests.networks import constant
 from tests.sizes import small
-from tests.tasks import ends_beyond
+from tests.tasks import ends_beyond, never
 
 TASK = Task(observation_size=3, action_size=2, termination=ends_beyond(3.0))
 SMALL = small(Config(num_members=3))
@@ -653,6 +653,32 @@ def test_a_seed_is_no_key():
     state = agent.init(jax.random.key(0), config=SMALL, task=TASK)
     with pytest.raises(ValueError, match="key must be a key of JAX"):
         agent.act(state.actor, np.zeros(3, np.float32), 0, config=SMALL, task=TASK)
+    with pytest.raises(ValueError, match="key must be a key of JAX"):
+        agent.init(0, config=SMALL, task=TASK)
+
+
+def test_lists_are_arrays():
+    both = {"config": small(presets.get("sac")), "task": Task(2, 1, never)}
+    one = Transition([0.5, 1.0], [0.25], 2.0, [1.5, -1.0], False)
+    as_arrays = Transition(*map(np.asarray, one))
+    of_one = Transition(*(np.asarray(x)[None] for x in one))
+    begin = lambda: agent.init(jax.random.key(0), **both)
+    expected = agent.observe(begin(), of_one).replay
+    lists = Transition(*(x.tolist() for x in of_one))
+    collect = functools.partial(agent.collect, **both)
+    traced = lambda reward: collect(
+        begin(), one._replace(reward=reward, action=[reward / 8]), one.next_observation
+    )
+    found = (
+        agent.observe(begin(), lists).replay,
+        collect(begin(), one, one.next_observation)[0].replay,
+        collect(begin(), as_arrays, one.next_observation)[0].replay,
+        jax.jit(traced)(2.0)[0].replay,
+    )
+    for buffer in found:
+        jax.tree.map(np.testing.assert_array_equal, buffer, expected)
+    with pytest.raises(ValueError, match="action must hold real numbers"):
+        agent.observe(begin(), lists._replace(action=[["a"]]))
 
 
 @pytest.mark.parametrize(
@@ -684,3 +710,12 @@ def test_numbers_are_float32_where_jax_has_float64(preset, method):
     types = {str(x.dtype) for x in jax.tree.leaves(result)}
     assert "float32" in types
     assert not types & {"float64", "int64"}
+
+
+def test_metrics_are_those_of_the_last_update():
+    config = dataclasses.replace(small(presets.get("sac")), temperature_learning_rate=0.1)
+    task = Task(3, 1, never)
+    state = agent.init(jax.random.key(0), config=config, task=task)
+    state = agent.observe(state, replay.init(4, 3, 1).data)
+    state, metrics = agent.learn(state, config=config, task=task, num_updates=3)
+    np.testing.assert_allclose(metrics["alpha"], jnp.exp(state.learner.log_temperature), rtol=1e-6)

@@ -61,3 +61,19 @@ def test_shares_of_rewarded_transitions_are_of_their_own_buffers():
     found = diagnostics.diagnose(state, jax.random.key(1), config=config, task=TASK)
     assert found["rewarded_share_replay"] == 0.5
     assert found["rewarded_share_model"] == 0.75
+
+
+def test_ends_are_compared_where_they_are_held_out_and_there(monkeypatch):
+    # Held out are the slots 0, 20 and 40 (and 60, which is empty). The model says an end at 0, 1
+    # and 2; episodes ended at 1, 2 and 20.
+    config = small(Config())
+    assert config.dynamics.holdout_every == 20
+    slot = jnp.arange(45.0)
+    state = slot[:, None]
+    ended = jnp.isin(slot, jnp.array([1.0, 2.0, 20.0]))
+    data = Transition(state, state, slot, state, ended)
+    buffer = replay.add(replay.init(64, 1, 1), data)
+    said = lambda observation, action, following: following[..., 0] < 2.5
+    monkeypatch.setattr(diagnostics.model, "termination", lambda *_, **__: said)
+    found = diagnostics._termination_errors(None, buffer, config, TASK)
+    assert (float(found["missed_ends"]), float(found["false_ends"])) == (1.0, 0.5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import fitting, fitting_data, replay
+from qusac_jax.qusac import fitting, fitting_data, networks, replay
 from tests.linear_gaussian import CAPACITY, CONFIG, MODEL, fit, fresh, linear_gaussian
 
 
@@ -114,3 +114,26 @@ def test_a_fit_goes_on_with_the_optimizer_of_the_one_before():
         assert int(report.epochs) == 2
         # 380 slots to train on: six batches of 64, twice.
         assert int(dynamics.opt_state[0].count) == 12 * fits
+
+
+def test_the_loss_that_is_reported_is_the_mean_of_an_epoch():
+    # 380 slots to train on, all the same: five batches of 64 and one of 60.
+    one = linear_gaussian(jax.random.key(0), 1)
+    data = jax.tree.map(lambda x: jnp.repeat(x, 400, axis=0), one)
+    buffer = replay.add(replay.init(CAPACITY, 2, 1), data)
+    dynamics, report = fit(fresh(), buffer, jax.random.key(1), max_epochs=1, learning_rate=1e-12)
+    inputs, targets = fitting_data.read(dynamics, buffer, jnp.zeros(1, jnp.int32))
+    mean, log_var = networks.apply(MODEL, fresh().params, inputs)
+    loss = fitting.weighted_nll(mean, log_var, targets, CONFIG.nll_beta)
+    np.testing.assert_allclose(report.train_loss, jnp.mean(loss, axis=(1, 2)), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("decay", "scale"), [(0.0, 1.0), (0.9, 0.5)])
+def test_noise_is_scaled_where_weights_are_averaged(monkeypatch, decay, scale):
+    # Errors of 0.5 where the weights expect variances of 2.
+    said = lambda _, weights: (weights, jnp.full_like(weights, 2.0))
+    monkeypatch.setattr(fitting, "_holdout_errors", said)
+    config = dataclasses.replace(CONFIG, ema_decay=decay)
+    problem = fitting._Problem(MODEL, config, 1, fresh(), None, 1, 1, None)
+    progress = fitting._keep_better(problem, begun(), jnp.full((3, 3), 0.5))
+    np.testing.assert_allclose(progress.kept_scale, scale, rtol=1e-6)

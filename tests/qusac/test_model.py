@@ -62,3 +62,18 @@ def test_expectations_are_in_deviations_of_the_data_and_next_states_inside_its_r
 def test_without_models_nothing_is_expected():
     config = dataclasses.replace(small(Config()), critic_data="replay", method="ensemble_mean")
     assert model.predictor(None, config, TASK) is None
+
+
+def test_members_are_asked_about_the_step_from_where_it_begins():
+    config = small(Config(num_members=3))
+    ends = lambda observation, action, following: (following - observation)[..., 0] > action[..., 0]
+    task = dataclasses.replace(TASK, termination=ends)
+    dynamics = agent.init(jax.random.key(0), config=config, task=task).dynamics
+    keys = jax.random.split(jax.random.key(1))
+    observation = jax.random.normal(keys[0], (40, 3))
+    action = jax.random.uniform(keys[1], (40, 2), minval=-1.0)
+    mean, _ = model.predict(dynamics, observation, action, config=config, task=task)
+    found = model.predictor(dynamics, config, task)(observation, action)
+    expected = mean[..., 0] - observation[:, 0] > action[:, 0]
+    np.testing.assert_array_equal(found.terminated, expected)
+    assert 0 < int(expected.sum()) < expected.size

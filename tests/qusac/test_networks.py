@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qusac_jax.qusac import layers, networks
-from tests.networks import with_bias
+from tests.networks import constant, with_bias
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (5, 64), (64, 1), (3, 2)])
@@ -94,3 +94,18 @@ def test_saturated_actions_have_finite_log_prob_and_gradient():
     np.testing.assert_array_equal(action, 1.0)
     assert np.isfinite(value)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
+
+
+def test_critics_begin_with_their_gain():
+    one, three = (networks.Critic((8,), 2, 1, gain) for gain in (1.0, 3.0))
+    given = jax.random.key(0), jnp.ones((1, 3)), jnp.ones((1, 2))
+    scaled = jax.tree.map(lambda x: 3.0 * x, one.init(*given))
+    jax.tree.map(np.testing.assert_allclose, three.init(*given), scaled)
+
+
+@pytest.mark.parametrize(("said", "kept"), [(-50.0, -20.0), (0.5, 0.5), (9.0, 2.0)])
+def test_standard_deviations_of_the_policy_stay_in_their_range(said, kept):
+    actor, observation = networks.Actor((8,), 1), jnp.ones((1, 3))
+    params = constant(actor.init(jax.random.key(0), observation), [0.0, said])
+    _, log_std = networks.apply(actor, params, observation)
+    np.testing.assert_array_equal(log_std, kept)

@@ -138,3 +138,19 @@ def test_what_is_logged_of_values(learner, slopes):
     }
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "weight"),
+    [({"risk_schedule": "linear:-1:1:4"}, 0.5), ({"relative_risk": True}, 1.5 / 4.0)],
+)
+def test_what_attracts_weighs_uncertainty_as_the_actor_does(learner, changes, weight):
+    parts = parts_lib.build(dataclasses.replace(CONFIG, risk=1.5, **changes), 1)
+    learner = learner._replace(
+        critic=constant(learner.critic, 5.0),
+        unet=constant(learner.unet, np.log(4.0)),
+        local_max=jnp.float32(12.0),  # allows a sqrt(U) of 4
+        num_updates=jnp.int32(3),
+    )
+    found = estimates.attraction(parts, learner, ZEROS, KEY)
+    np.testing.assert_allclose(found, 5.0 + weight * 2.0, rtol=1e-5)

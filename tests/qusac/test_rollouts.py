@@ -274,3 +274,12 @@ def test_refill_writes_no_transition_after_termination():
     np.testing.assert_allclose(data.per_step, expected / np.where(two_steps, 1.5, 1.0))
     np.testing.assert_array_equal(data.num_steps, 0)
     assert (data.led_to[:, 0] > 1.5).all()
+
+
+@pytest.mark.parametrize("randomize_members", [False, True])
+def test_ends_are_asked_about_the_step_from_where_it_begins(randomize_members):
+    far = lambda observation, action, following: (following - observation)[..., 0] > 1.5
+    transitions, _ = roll(far, jnp.zeros((N, 5, 1)), randomize_members=randomize_members)
+    added = (transitions.next_observation - transitions.observation)[..., 0]
+    np.testing.assert_array_equal(transitions.terminated, added > 1.5)
+    assert 0 < transitions.terminated.sum() < transitions.terminated.size

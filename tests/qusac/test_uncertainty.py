@@ -96,3 +96,8 @@ def test_what_is_known_to_a_fraction_of_a_deviation_tells_little():
     change = jnp.array([[[0.0]], [[np.sqrt(2) * 0.003]]])
     gain = uncertainty.information_gain(change, jnp.full((2, 1, 1), 0.003))
     np.testing.assert_allclose(gain, [0.5 * np.log1p(0.01 / 1.01)], rtol=1e-4)
+
+
+def test_what_is_no_variance_of_values():
+    others = {name for name, method in uncertainty.METHODS.items() if not method.is_of_values}
+    assert others == {"disagreement", "information_gain"}

@@ -284,3 +284,19 @@ def test_regret_is_of_what_was_to_be_expected_and_success_of_what_was_earned():
     result = experiment.measure_regret(environment, experiment.Progress(metrics, None))
     np.testing.assert_allclose(result.regret, [[0.5, 2.0]])
     np.testing.assert_array_equal(result.solved, [[False, True]])
+
+
+@pytest.mark.parametrize("policy", [[2, 0, 0], [0, -1, 0], [1], [[0, 0, 0]], np.ones((3, 2)) / 2])
+def test_a_policy_that_does_not_fit_the_environment_is_refused(policy):
+    on_device = experiment.to_device(
+        environments.from_arrays(np.zeros((3, 2, 3)), np.ones((3, 2)), 0, episode_length=4)
+    )
+    with pytest.raises(ValueError, match="policy must"):
+        experiment.act(on_device, np.array(policy), jax.random.key(0), episode_length=4)
+    with pytest.raises(ValueError, match="policy must"):
+        experiment.expected_return(on_device, np.array(policy)[None], episode_length=4)
+    fits = np.array([1, 0, 1])
+    with pytest.raises(ValueError, match=r"policy must .* \[P, S\] = \(P, 3\), got \(3,\)"):
+        experiment.expected_return(on_device, fits, episode_length=4)
+    with pytest.raises(ValueError, match="key must be a key of JAX"):
+        experiment.act(on_device, fits, 0, episode_length=4)

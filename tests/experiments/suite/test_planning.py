@@ -40,7 +40,7 @@ def test_plan_takes_a_preset_with_another_method(tmp_path):
 def test_each_run_of_a_plan_has_a_directory_of_its_own(tmp_path, monkeypatch):
     wanted = Combinations(["pendulum"], ["explore:upper_bound", "explore_upper_bound"], ["0"])
     assert len({run.path for run in plan(wanted, 1, (), tmp_path)}) == 2
-    monkeypatch.setattr(planning, "_checked", lambda arguments: (1, {"config": {}}))
+    monkeypatch.setattr(planning, "_checked", lambda arguments: (1, {"config": {}}, ""))
     with pytest.raises(ValueError, match="two of them would have the directory 'a_b-sac'"):
         plan(Combinations(["a:b", "a_b"], ["sac"], ["0"]), 1, (), tmp_path)
 
@@ -70,6 +70,15 @@ def test_plan_takes_several_action_costs(tmp_path):
     free, dear = plan(wanted, 1, ["--size=small"], tmp_path)
     assert (free.name, dear.name) == ("pendulum-cost0-sac-s0", "pendulum-cost0.03-sac-s0")
     assert "--action_cost=0.03" in dear.arguments
+
+
+def test_a_suite_that_learns_nothing_says_so_once(tmp_path, capsys):
+    wanted = Combinations(["pendulum", "ball_in_cup"], ["mbpo", "upper_bound"], ["0"])
+    plan(wanted, 1, ["--num_steps=3000"], tmp_path)
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: num_steps is 3000 and config.warmup_steps 5000, so nothing is learned; use a "
+        "larger --num_steps or a smaller --config.warmup_steps"
+    ]
 
 
 def test_fewer_steps_than_an_interrupted_run_has_saved_are_refused(tmp_path):

@@ -45,6 +45,15 @@ def test_a_run_that_lost_its_config_is_missed(tmp_path):
     assert unfinished.name == "lost"
 
 
+def test_runs_without_an_evaluation_are_no_mistake(tmp_path):
+    run = write_run(tmp_path / "runs" / "new", "pendulum", "sac", [])
+    change_config(run, num_steps=10)
+    text, (unfinished,) = report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    assert text.startswith("No run has an evaluation yet.\n")
+    assert unfinished.name == "new"
+    assert "the suite's command goes on with it" in unfinished.reason
+
+
 def test_a_suite_of_which_nothing_is_left_has_failed(tmp_path, capsys):
     (tmp_path / "runs" / ".ipynb_checkpoints").mkdir(parents=True)
     assert command.main(["suite", f"--workdir={tmp_path}", "--report"]) == 1
