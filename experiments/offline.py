@@ -18,6 +18,7 @@ from experiments.training import program, run_flags
 from experiments.training.offline_run import OfflineRun
 from experiments.training.setup import Setup
 from qusac_jax import datasets, environments, qusac
+from qusac_jax.datasets.loading import MIN_TRANSITIONS
 
 _UNUSED = {
     "replay_capacity": "D is the dataset, and as large as it",
@@ -82,6 +83,7 @@ def run(options: Any) -> int | None:
     cli.select_device(options.device)  # before an environment on the device makes arrays
     _check_dynamics(options, config)
     dataset = datasets.load(options.dataset, action_bounds=_action_bounds(options))
+    _check_known(dataset, config)
     _check_ends(dataset, config)
     env = _env(options, dataset)
     spec = environments.spec(env, _action_cost(options.action_cost, dataset))
@@ -222,6 +224,17 @@ def _action_cost(given: float | None, dataset: datasets.Dataset) -> float | None
             "dataset with that cost"
         )
     return recorded if given is None else given
+
+
+def _check_known(dataset: datasets.Dataset, config: qusac.Config) -> None:
+    """Raises `ValueError` if there is too little to fit the dynamics to."""
+    known = int(dataset.next_observation_known.sum())
+    if config.uses_model and known < MIN_TRANSITIONS:
+        raise ValueError(
+            f"dataset: {dataset.path} has {known} transitions whose next observation is known, of "
+            f"{dataset.num_transitions}, and dynamics need {MIN_TRANSITIONS}; add the key "
+            "'next_observations', or train without a model (--preset=sac)"
+        )
 
 
 def _check_ends(dataset: datasets.Dataset, config: qusac.Config) -> None:

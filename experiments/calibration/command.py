@@ -73,7 +73,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
         f"state{'s' * (num_points > 1)} of each of {options.episodes} episodes"
     )
     if num_points < options.points:
-        print(f"{options.points} were wanted; later ones are cut off before so many steps")
+        print(f"{options.points} were wanted; later ones are cut off, or end, before so many steps")
     if left > 2 * comparison.TAIL:
         print(f"{left:.0%} of an even stream of rewards comes after the last of them")
     if not is_of_values:

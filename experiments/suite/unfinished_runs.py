@@ -45,8 +45,8 @@ def find(runs: pathlib.Path, jobs: pathlib.Path, planned: Sequence[PlannedRun]) 
         if not error and not (runs / name).exists() and not (jobs / name).exists():
             error = "not begun"
         reason = error or (
-            "no error written; stopped, killed or still running: the suite's command goes on with it "
-            f"({jobs / name})"
+            "no error written; stopped, killed or still running: the suite's command goes on with "
+            f"it ({jobs / name})"
         )
         found.append(Unfinished(name, steps, reason))
     return found

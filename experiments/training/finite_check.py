@@ -15,6 +15,10 @@ from qusac_jax.qusac.fitting import FitReport
 _CAUSES = ("local_uncertainty", "unet_loss", "critic_loss", "mean_q", "actor_loss")
 
 
+# A square of a reward beyond 1e19 is infinite in float32.
+_REMEDY = "smaller learning rates or risk, or, where they are huge, rewards divided by a constant"
+
+
 class FiniteCheck:
     """Raises `ValueError` that names the value, the step and the seeds."""
 
@@ -54,9 +58,7 @@ class FiniteCheck:
         for name, finite in self._finite_parts(state).items():
             self._check(step, name, np.where(finite, 0.0, np.nan))
 
-    def _check(
-        self, step: int, name: str, value: Any, remedy: str = "smaller learning rates or risk"
-    ) -> None:
+    def _check(self, step: int, name: str, value: Any, remedy: str = _REMEDY) -> None:
         finite = np.isfinite(np.asarray(value))
         if not finite.all():
             rows = finite.reshape(len(self._seeds), -1)

@@ -233,7 +233,7 @@ def take_over(
     # A schedule of λ begins with the online run.
     learner = taken.learner._replace(num_updates=np.zeros_like(taken.learner.num_updates))
     room = seeds.real(state.replay.data, placement)
-    rows = _known_rows(about, taken.replay)
+    rows = _known_rows(about, taken.replay, uses_model=config.uses_model)
     known = jax.tree.map(lambda x: x[:, rows], taken.replay.data)
     data = jax.tree.map(_over_the_first, room, known)
     count = taken.replay.size - int((~rows).sum())
@@ -245,18 +245,20 @@ def take_over(
     )
 
 
-def _known_rows(about: dict[str, Any], buffer: Any) -> np.ndarray:
-    """Which slots `[T]` of an offline run's D have a next observation that the dataset holds.
+def _known_rows(about: dict[str, Any], buffer: Any, *, uses_model: bool) -> np.ndarray:
+    """Which slots `[T]` of an offline run's D are of use online.
 
     Online the dynamics are fitted to all of D, and would learn a stand-in as if it were true. A
     file has the next observation of every terminated transition or of none; then none is kept.
+    Critics read no observation after an end, so that without a model all are.
 
     Args:
         about: config.json of the run.
         buffer: D of its seeds, `[R, T, ...]`, the same data for each.
+        uses_model: whether the agent has dynamics.
     """
     terminated = buffer.data.terminated[0]
-    if not _dataset(about).get("num_unknown_next_observations"):
+    if not (uses_model and _dataset(about).get("num_unknown_next_observations")):
         return np.ones(len(terminated), bool)
     print(
         f"D begins without {terminated.sum()} of the dataset's {len(terminated)} transitions: the "

@@ -481,12 +481,30 @@ def test_the_action_cost_is_the_datasets_unless_it_is_not_recorded(dataset):
 def test_rows_without_a_next_observation_do_not_go_online(dataset, without_next, capsys):
     data = datasets.load(without_next)
     two_seeds = jax.tree.map(lambda x: np.stack([x, x]), replay.full(data.transitions()))
-    rows = handover._known_rows({"dataset": datasets.describe(data)}, two_seeds)
+    about = {"dataset": datasets.describe(data)}
+    rows = handover._known_rows(about, two_seeds, uses_model=True)
     np.testing.assert_array_equal(rows, data.next_observation_known)
     assert 0 < rows.sum() < len(rows)
     assert f"without {(~rows).sum()} of the dataset's {len(rows)}" in capsys.readouterr().out
-    assert handover._known_rows({"dataset": datasets.describe(dataset)}, two_seeds).all()
-    assert handover._known_rows({}, two_seeds).all()
+    assert handover._known_rows(about, two_seeds, uses_model=False).all()
+    about["dataset"] = datasets.describe(dataset)
+    assert handover._known_rows(about, two_seeds, uses_model=True).all()
+    assert handover._known_rows({}, two_seeds, uses_model=True).all()
+
+
+@pytest.mark.parametrize("num_known", [0, 2])
+def test_a_model_needs_transitions_that_lead_somewhere(without_next, tmp_path, capsys, num_known):
+    with h5py.File(without_next, "a") as file:
+        file["timeouts"][:] = False
+        file["terminals"][:] = True
+        file["terminals"][:num_known] = False
+    given = f"--dataset={without_next}", "--termination=never"
+    assert train(tmp_path / "run", *given) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"has {num_known} transitions whose next observation is known, of " in err
+    assert not (tmp_path / "run").exists()
+    offline._check_known(datasets.load(without_next), qusac.presets.get("sac"))
 
 
 @pytest.mark.slow
