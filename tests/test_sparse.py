@@ -407,3 +407,10 @@ def test_arrays_on_explicit_axes_of_a_mesh_are_refused_by_name():
         check=True,
         timeout=240,
     )
+
+
+def test_a_mean_of_other_states_is_named():
+    one = lambda size: sparse.Sparse(np.zeros((size, 1, 1), int), np.full((size, 1, 1), 0.5))
+    members = one(3)._replace(probability=np.full((2, 3, 1, 1), 0.5))
+    with pytest.raises(ValueError, match=r"mean_transition .* \[S, A\] = \(3, 1\), got \(4, 1, 1"):
+        ube.solve_exact(members, np.ones((2, 3, 1)), np.ones((3, 1)), 0.9, mean_transition=one(4))

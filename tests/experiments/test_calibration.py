@@ -309,3 +309,14 @@ def test_mistakes_are_named(tiny_run, capsys, arguments, message):
     given = [text.format(run=tiny_run) for text in arguments]
     assert command.main(["calibration", *given]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_states_without_a_known_return_count_for_nothing():
+    value = np.array([[0.0, 1.0, 2.0, 3.0, 4.0]])
+    real = np.array([[0.5, np.nan, 4.5, np.nan, 4.5]])
+    none = np.full((1, 1, 5), np.nan)
+    rows = command.statistics(
+        Returns(value, np.array([[1.0, 1, 2, 1, 1]]), none, real, none, none, 1)
+    )
+    assert rows["real: within 1 sqrt(U)"][0] == pytest.approx(2 / 3)
+    assert rows["real: correlation of sqrt(U) and error"][0] == pytest.approx(1.0)

@@ -149,3 +149,10 @@ def test_exit_codes(raised, code, capsys):
     assert cli.run_with(main, flags.FlagValues(), ["program"], "") == code
     assert capsys.readouterr().err.count("\n") == 1
     assert cli.run_with(lambda: 7, flags.FlagValues(), ["program"], "") == 7
+
+
+def test_the_largest_seed_is_one():
+    cli.check_seeds(cli.MAX_SEED, 1)
+    cli.check_seeds(cli.MAX_SEED - 4, 5)
+    with pytest.raises(ValueError, match=f"got {cli.MAX_SEED + 1}; use smaller seeds"):
+        cli.check_seeds(cli.MAX_SEED - 4, 6)

@@ -469,3 +469,43 @@ def test_arrays_come_back_or_are_refused(tmp_path: pathlib.Path):
         kept_policies.load(tmp_path, 7, {"params": {"kernel": np.eye(2), "bias": np.arange(3)}})
     with pytest.raises(ValueError, match=r"7.npz cannot be read"):
         kept_policies.load(tmp_path, 7, {"other": np.eye(2)})
+
+
+def test_no_two_streams_or_seeds_share_their_numbers(made_by):
+    drawn = [tuple(made_by._sequence(name).generate_state(2)) for name in maker._STREAMS]
+    made_by._seed += 1
+    drawn += [tuple(made_by._sequence(name).generate_state(2)) for name in maker._STREAMS]
+    assert len(set(drawn)) == 10
+
+
+def test_medium_is_the_final_policy_where_no_evaluation_was_good_enough(made_by, monkeypatch):
+    found = {"random reference": np.arange(12.0) + 30, "expert reference": np.arange(12.0) + 90}
+    monkeypatch.setattr(
+        maker.DatasetMaker, "_reference", lambda self, stream, policy: found[stream]
+    )
+    plan = made_by._decide()  # of returns of 0 at most
+    assert (plan["learned"], plan["medium_step"], plan["medium_passed"]) == (True, 80, False)
+    said = maker._about_medium(plan | {"num_steps": 80})
+    assert "no evaluation reached 55.5, a third of the way" in said
+
+
+def test_what_is_not_said_of_a_collection_follows_its_steps():
+    def asked(*arguments):
+        options = command.make_flags()
+        options(["collect", f"--env={ENV}", *arguments])
+        config = command._config(options, 2_000)
+        return config, command._schedule(options, environments.spec(ENV), 2_000)
+
+    config, schedule = asked("--size=small")
+    assert config.warmup_steps == 200
+    assert (schedule["eval_every"], schedule["checkpoint_every"]) == (100, 100)
+    _, schedule = asked("--size=small", "--eval_every=500")
+    assert schedule["checkpoint_every"] == 500
+
+
+def test_descriptions_name_the_policies():
+    plan = {"medium_step": 40, "num_steps": 80}
+    told = {kind: maker.describe(kind, plan) for kind in maker.KINDS}
+    assert told["medium"] == "actions drawn from SAC's policy after 40 of 80 steps"
+    assert told["medium-replay"] == "all that SAC saw in its first 40 steps"
+    assert told["expert"] == "actions drawn from SAC's policy after all 80 steps"

@@ -130,3 +130,48 @@ def test_the_first_settings_are_those_of_a_run(tmp_path):
     assert spelled == {"a": "length=5   risk=0.3", "b": "a, but length=25   risk=1.0"}
     assert [look.letter for look in styles.values()] == ["a", "b"]
     assert plot.main(["plot", *map(str, runs), f"--output={tmp_path}"]) == 0
+
+
+def test_panels_name_their_seeds_and_published_curves_go_as_far_as_any_run(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures.style, "save", lambda figure, path: drawn.append(figure))
+    runs = [
+        write_run(tmp_path / "a", "pendulum", "pombu", rows_for([0], [1.0], (0, 10_000))),
+        write_run(tmp_path / "b", "pendulum", "mbpo", rows_for([0, 1, 2], [1.0] * 3, (0, 30_000))),
+    ]
+    (theirs,) = (x for x in published_curves.curves("pendulum", 0.0) if x.name == "ensemble_mean")
+    curves = run_reader.read_runs(runs)
+    draw = lambda *given, **more: figures.draw_curves(
+        *given, tmp_path / "a.png", x="step", y="y", **more
+    )
+    draw(curves, published={"pendulum": [theirs]})
+    (panel,) = drawn[0].axes
+    assert panel.get_title() == "pendulum (1 to 3 seeds)"
+    kept = theirs.x <= 30_000
+    np.testing.assert_array_equal(panel.lines[-1].get_xdata(), theirs.x[kept])
+    # The range over seeds, from the least to the most.
+    heights = panel.collections[-1].get_paths()[0].vertices[:, 1]
+    expected = [theirs.least[kept].min(), theirs.most[kept].max()]
+    np.testing.assert_allclose([heights.min(), heights.max()], expected)
+    draw(run_reader.read_runs(runs[:1]))
+    assert drawn[1].axes[0].get_title() == "pendulum (1 seed)"
+
+
+def test_aggregates_are_drawn_with_their_intervals_in_a_panel_for_each(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures.style, "save", lambda figure, path: drawn.append(figure))
+    aggregates = [
+        results.Aggregate("pombu", "median", 0.5, 0.4, 0.7, 6, 2),
+        results.Aggregate("pombu", "IQM", 0.3, 0.25, 0.35, 6, 2),
+    ]
+    figures.draw_aggregates(aggregates, {"pombu": "pombu"}, tmp_path / "a.png")
+    for panel, one in zip(drawn[0].axes, aggregates, strict=True):
+        assert panel.get_title() == one.statistic
+        (line,), (bar,) = panel.lines, panel.patches
+        np.testing.assert_array_equal(line.get_xdata(), [one.value] * 2)
+        np.testing.assert_allclose([bar.get_x(), bar.get_x() + bar.get_width()], one[3:5])
+    assert "over 6 tasks" in drawn[0].get_supxlabel()
+
+
+def test_letters_of_settings_go_on_after_z():
+    assert [style.letter(i) for i in (0, 25, 26, 53)] == ["a", "z", "a1", "b2"]

@@ -88,3 +88,21 @@ def test_what_is_ignored_stays_so(capfd):
     finally:
         signal.signal(signal.SIGINT, before)
     assert capfd.readouterr().err.count("stopping and saving") == 1
+
+
+def test_signals_act_as_before_afterwards(capfd):
+    both = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in both]
+    with interrupts.stop_signals():
+        assert signal.getsignal(signal.SIGTERM) != before[1]
+    assert [signal.getsignal(number) for number in both] == before
+
+
+def test_only_ctrl_c_does_not_wait(capfd):
+    with interrupts.stop_signals() as stopped:
+        for _ in range(3):  # as a suite sends it again and again
+            signal.raise_signal(signal.SIGTERM)
+        assert stopped() == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert capfd.readouterr().err.count("stopping and saving") == 1

@@ -18,6 +18,7 @@ from qusac_jax.environments import TERMINATIONS, functional
 from qusac_jax.qusac.config import DynamicsConfig
 from qusac_jax.qusac.state import model_capacity
 from qusac_jax.tabular import agent, environments, experiment
+from tests.tasks import never
 
 CPU = jax.devices("cpu")[:1]
 
@@ -337,3 +338,40 @@ def test_what_a_unet_looks_ahead_at_is_counted():
     per_pair = (rollouts[1] - rollouts[0]) / transitions
     assert per_pair > 0
     np.testing.assert_allclose((updates[0] - updates[1]) / (500 * 256), per_pair)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(89, "89 s"), (90, "2 min"), (5399, "90 min"), (9000, "2.5 h")]
+)
+def test_durations_in_words(seconds, words):
+    assert durations.in_words(seconds) == words
+
+
+def test_a_run_takes_its_updates_and_its_share_of_fits_and_rollouts(monkeypatch):
+    task = qusac.Task(observation_size=3, action_size=1, termination=never)
+    config = qusac.presets.get("qusac", "small")
+    clock = iter(np.arange(0.0, 100.0, 0.5))
+    monkeypatch.setattr(durations.time, "perf_counter", lambda: next(clock))
+    found = durations.expected(lambda: None, config, task, 1_000)
+    assert found.steps_per_second == 2.0
+    updates = config.updates_per_step * operations.update_flops(config, task)
+    refreshes = operations.fit_flops(config, task) / config.fit_every
+    refreshes += operations.rollout_flops(config, task) / config.rollout_interval
+    np.testing.assert_allclose(found.seconds, 500 * (1 + refreshes / updates))
+    assert "1000 steps will take about" in found.describe(1_000)
+    assert "(2 learning steps/s here" in found.describe(1_000)
+
+
+def test_a_typical_fit_has_three_epochs_if_it_may():
+    task = qusac.Task(observation_size=3, action_size=1, termination=never)
+    config = dataclasses.replace(qusac.presets.get("qusac", "small"), replay_capacity=10_000)
+
+    def steps(**changes):
+        dynamics = dataclasses.replace(config.dynamics, **changes)
+        changed = dataclasses.replace(config, dynamics=dynamics)
+        return operations.fit_flops(changed, task) / operations.fit_step_flops(changed, task)
+
+    per_epoch = -(-10_000 // config.fit_batch_size)
+    assert steps(max_epochs=50, max_steps=10**6) == 3 * per_epoch
+    assert steps(max_epochs=2, max_steps=10**6) == 2 * per_epoch
+    assert steps(max_epochs=50, max_steps=7) == 7

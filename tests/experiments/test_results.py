@@ -127,3 +127,28 @@ def test_a_further_setting_on_one_task_leaves_the_aggregate_of_the_others(tmp_pa
         "pombu": (2, 2),
     }
     assert "pombu risk=0.5, pombu risk=1.0 are left out" in capsys.readouterr().err
+
+
+def test_of_each_method_as_many_seeds_count_as_it_has_on_every_task(tmp_path):
+    seeds = {("pendulum", "pombu"): 3, ("acrobot", "pombu"): 2}
+    seeds |= {("pendulum", "mbpo"): 1, ("acrobot", "mbpo"): 1}
+    runs = [
+        write_run(tmp_path / f"{env}-{name}", env, name, rows_for(range(n), [100.0] * n))
+        for (env, name), n in seeds.items()
+    ]
+    scores = results.normalized_final_returns(results.group(run_reader.read_runs(runs)))
+    assert {label: values.shape for label, values in scores.items()} == {
+        "mbpo": (1, 2),
+        "pombu": (2, 2),
+    }
+
+
+def test_what_counts_as_final_also_sets_the_scale_of_other_tasks(tmp_path):
+    rows = rows_for([0, 1], [-200.0, -400.0], (0, 100, 200))
+    run = write_run(tmp_path / "a", "gym:Pendulum-v1", "pombu", rows)
+    grouped = results.group(run_reader.read_runs([run]))
+    half = lambda curve: float(curve.y[1])  # -100 and -200
+    found = results.normalized_final_returns(grouped, half)["pombu"]
+    np.testing.assert_allclose(found, [[1.0], [0.0]])
+    same = results.normalized_final_returns(grouped, lambda curve: 5.0)["pombu"]
+    np.testing.assert_array_equal(same, [[0.0], [0.0]])  # no range to divide by

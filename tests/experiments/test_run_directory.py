@@ -189,3 +189,48 @@ def test_a_checkpoint_that_is_being_written_is_none_yet(tmp_path):
     assert not run_directory.has_checkpoint(tmp_path)
     (tmp_path / "checkpoints" / "5000").mkdir()
     assert run_directory.has_checkpoint(tmp_path)
+
+
+def test_what_loggers_made_at_the_start_is_no_result(tmp_path):
+    program = {"versions": {}, "git_commit": None, "device": "x"}
+    RunDirectory(tmp_path, {"env": "y"} | program).close()
+    for name in ("tensorboard", "wandb"):
+        (tmp_path / name).mkdir()
+    RunDirectory(tmp_path, {"env": "x"} | program).close()
+
+
+def test_every_program_that_has_computed_a_part_is_kept(tmp_path):
+    config = {"env": "x", "git_commit": None, "device": "cpu"}
+    for version, done in (("1", 0), ("2", 8), ("3", 12), ("3", 16)):
+        directory = RunDirectory(tmp_path, config | {"versions": {"jax": version}})
+        directory.accept(done)
+        directory.close()
+        (tmp_path / "metrics.csv").write_text("step,seed\n8,0\n")
+    found = json.loads((tmp_path / "config.json").read_text())["earlier"]
+    assert [(one["until"], one["versions"]["jax"]) for one in found] == [(8, "1"), (12, "2")]
+
+
+def test_metrics_keep_the_columns_that_they_began_with(tmp_path):
+    with contextlib.closing(RunDirectory(tmp_path, {"env": "x"})) as directory:
+        directory.log([{"step": 0, "seed": 0, "old": 1.5}], {})
+        directory.log([{"new": 7.0, "seed": 0, "step": 5}], {})
+    assert (tmp_path / "metrics.csv").read_text() == "step,seed,old\n0,0,1.5\n5,0,nan\n"
+
+
+def test_a_dataset_may_lie_elsewhere_when_a_run_goes_on(tmp_path):
+    dataset = {"dataset": "a", "path": "/here", "sha256": "1"}
+    RunDirectory(tmp_path, {"env": "x", "dataset": dataset}).close()
+    moved = dataset | {"dataset": "b", "path": "/there", "env_note": "new words"}
+    RunDirectory(tmp_path, {"env": "x", "dataset": moved}).close()
+    with pytest.raises(ValueError, match=r"dataset\.sha256: '1' there, '2' now"):
+        RunDirectory(tmp_path, {"env": "x", "dataset": moved | {"sha256": "2"}})
+
+
+def test_metrics_that_are_shorter_than_at_the_checkpoint_are_refused(tmp_path):
+    with contextlib.closing(RunDirectory(tmp_path, {"env": "x"})) as directory:
+        with pytest.raises(ValueError, match=r"metrics.csv is missing, and had 30 bytes when"):
+            directory.rewind(30, 5)
+        (tmp_path / "metrics.csv").write_text("step,seed\n5,0\n")
+        with pytest.raises(ValueError, match=r"metrics.csv has 14 bytes, and had 30 bytes when"):
+            directory.rewind(30, 5)
+        assert (tmp_path / "metrics.csv").read_text() == "step,seed\n5,0\n"

@@ -14,7 +14,7 @@ import qusac_jax
 from experiments import evaluate, files, online, run_reader
 from experiments.inspect import command, fans, state_maps
 from experiments.saved_run import SavedRun
-from qusac_jax import environments
+from qusac_jax import datasets, environments
 from qusac_jax.qusac import model, presets
 from tests import events
 from tests.run_files import change_config
@@ -382,3 +382,77 @@ def test_seeds_of_a_run_are_those_from_its_first_on(tmp_path):
     about |= {"seed": 3, "num_seeds": 2, "config": dataclasses.asdict(config)}
     (tmp_path / "config.json").write_text(json.dumps(about))
     assert SavedRun(tmp_path).seeds == [3, 4]
+
+
+def test_files_are_named_after_seeds_and_one_episode_has_no_interval(tiny_run, tmp_path, capsys):
+    run = change_config(shutil.copytree(tiny_run, tmp_path / "run"), seed=3)
+    arguments = ["--episodes=1", "--seed_index=1", f"--output={tmp_path}"]
+    assert evaluate.main(["evaluate", str(run), *arguments]) == 0
+    written = json.loads((tmp_path / "step_80_seed_4.json").read_text())
+    assert written["seeds"] == [4]
+    assert written["mean_return_half_interval"] == [None]
+    assert "1 episode per seed\n" in capsys.readouterr().out
+
+
+def test_scores_are_of_returns_with_action_cost(tiny_run, tmp_path, capsys):
+    reference = datasets.ScoreReference(-20.0, 5.0, "this test")._asdict()
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    change_config(run, action_cost=0.5, dataset={"reference": reference})
+    arguments = ["--episodes=2", f"--output={tmp_path}"]
+    assert evaluate.main(["evaluate", str(run), *arguments]) == 0
+    assert "| score in % |" in capsys.readouterr().out
+    written = json.loads((tmp_path / "step_80.json").read_text())
+    returns = np.array(written["returns"])
+    assert (returns < np.array(written["task_returns"])).all()
+    np.testing.assert_allclose(written["scores"], 100 * (returns + 20) / 25, rtol=1e-6)
+
+
+def test_pictures_are_of_one_seed_and_rollouts_of_the_last_checkpoint(
+    tiny_run, tmp_path, monkeypatch
+):
+    rolled, mapped = [], []
+    monkeypatch.setattr(command, "_draw_rollouts", lambda *given: rolled.append(given))
+    draw = lambda maps, plane, path, title, *, with_u: mapped.append((list(maps), title))
+    monkeypatch.setattr(command.state_maps, "draw", draw)
+    arguments = ["--cells=4", "--seed_index=1", f"--output={tmp_path}"]
+    assert command.main(["inspect", str(tiny_run), *arguments]) == 0
+    ((saved, state, _, _, title, _),) = rolled
+    assert title.endswith("seed 1, step 80")
+    expected = jax.tree.map(lambda x: x[1], saved.agent(80).actor)
+    jax.tree.map(np.testing.assert_array_equal, state.actor, expected)
+    ((steps, title),) = mapped
+    assert steps == [50, 80]
+    assert title.endswith("seed 1")
+
+
+def test_what_is_played_is_an_episode_to_its_end():
+    spec = environments.spec(ENV, 0.1)
+    policy = lambda observation: np.ones(1)
+    found = fans.play(spec, policy, 100, seed=3)
+    env = environments.make(ENV, seed=3, action_cost=0.1)
+    observations, rewards, is_over = [env.reset()[0]], [], False
+    while not is_over:
+        observation, reward, *ends, _ = env.step(np.ones(1))
+        observations.append(observation)
+        rewards.append(reward)
+        is_over = any(ends)
+    np.testing.assert_allclose(found.observation, observations, rtol=1e-6)
+    np.testing.assert_allclose(found.reward, rewards, rtol=1e-5)
+    assert len(fans.play(spec, policy, 2, seed=3).action) == 2
+
+
+def test_fans_are_drawn_at_their_steps_of_what_varies_most(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(fans.style, "save", lambda figure, path: drawn.append(figure))
+    observation = np.arange(6.0)[:, None] * np.array([1.0, 0.0, 5.0, 2.0, 3.0, 4.0])
+    trajectory = fans.Trajectory(observation, np.zeros((5, 1)), np.arange(5.0))
+    fan = fans.Fan(np.zeros((2, 4, 2, 6)), np.zeros((2, 3, 2)))
+    fans.draw(trajectory, fan, np.full(5, 0.5), None, "title")
+    axes = drawn[0].axes
+    assert [axis.get_ylabel() for axis in axes] == [
+        *("reward", "obs. 2", "obs. 3", "obs. 4", "obs. 5", "sqrt(U)")
+    ]
+    begins = [line.get_xdata()[0] for line in axes[1].lines if len(line.get_xdata()) == 4]
+    assert begins == [0, 0, 3, 3]  # of two members, twice
+    real = [line for line in axes[1].lines if len(line.get_xdata()) == 6]
+    np.testing.assert_array_equal(real[0].get_ydata(), observation[:, 2])

@@ -17,7 +17,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments import heat_maps
-from experiments.tabular import catalogue, command, finished_runs, recorded_run, setup
+from experiments.tabular import catalogue, command, figures, finished_runs, recorded_run, setup
 from qusac_jax.tabular import agent, environments, experiment, problems
 from tests import programs
 from tests.run_files import change_config, metrics_rows
@@ -500,3 +500,109 @@ def test_doubtful_plans_are_warned_of():
 def test_wrong_environments_are_named(options, message, capsys):
     assert run(*options) == 2
     assert message in capsys.readouterr().err
+
+
+def a_run(method, length, total_regret, learning_time=()):
+    about = {"method": method, "env": "sea", "length": length}
+    about |= {"total_regret": [row[-1] for row in total_regret], "learning_time": learning_time}
+    return finished_runs.FinishedRun(about, np.array(total_regret, float))
+
+
+@pytest.fixture
+def saved_figures(monkeypatch):
+    """The figures that are to be saved."""
+    found = []
+    monkeypatch.setattr(figures.style, "save", lambda figure, path: found.append(figure))
+    return found
+
+
+def test_deep_sea_is_drawn_from_its_learning_times_and_regrets(saved_figures):
+    runs = [
+        a_run("psrl", 20, [[1, 40], [1, 60]], [8.0, 12.0]),
+        a_run("psrl", 10, [[1, 4], [1, 8]], [2.0, 4.0]),
+        a_run("pombu", 10, [[1, 5], [1, 5]], [3.0, None]),
+    ]
+    published = [{"method": "psrl", "length": "10", "total_regret": "7", "learning_time": "9"}]
+    figures.draw_deep_sea(runs, published, None)
+    left, right = saved_figures[0].axes
+    lines = [line.get_xydata().tolist() for line in left.lines]
+    # One seed of pombu has not learned: its mean would be of the others alone.
+    assert lines[:2] == [[[10, 3], [20, 10]], [[10, 9]]]
+    assert len(lines) == 3  # the last one for the legend
+    assert [bar.get_height() for bar in right.patches] == [5, 6, 50]
+    assert [line.get_ydata().tolist() for line in right.lines if line.get_marker() == "x"] == [[7]]
+    ends = [part.get_segments() for part in right.collections]
+    assert [[segment[:, 1].tolist() for segment in each] for each in ends] == [
+        [[5, 5]],
+        [[4, 8], [40, 60]],
+    ]
+
+
+def test_seven_rooms_are_drawn_with_standard_errors(saved_figures):
+    figures.draw_rooms([a_run("psrl", None, [[0, 2], [0, 6]])], None, None)
+    (axes,) = saved_figures[0].axes
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [0, 4])
+    band = axes.collections[0].get_paths()[0].vertices
+    np.testing.assert_allclose(np.unique(band[band[:, 0] == 1, 1]), [2, 6])
+
+
+def test_heat_maps_show_the_actions_of_the_policy_where_states_lie(saved_figures):
+    cells = np.array([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]])
+    environment = types.SimpleNamespace(name="grid", cells=cells, start=np.eye(5)[2])
+    rng = np.random.default_rng(0)
+    policy, q, variance, reward = rng.integers(2, size=5), *rng.normal(size=(3, 5, 2))
+    visits = rng.integers(1, 9, size=(5, 2))
+    snapshot = figures.Snapshot(7, policy, visits, q, variance, reward)
+    figures.draw_snapshots(environment, [snapshot], None, "pombu")
+    panels = [axes for axes in saved_figures[0].axes if axes.images]
+    chosen = lambda x: x[np.arange(5), policy]
+    expected = (
+        chosen(q),
+        np.sqrt(np.maximum(chosen(variance), 0)),
+        chosen(reward),
+        np.log10(1 + visits.sum(-1)),
+    )
+    for panel, values in zip(panels, expected, strict=True):
+        image = np.ma.filled(panel.images[0].get_array(), np.nan)
+        np.testing.assert_allclose(image[tuple(cells.T)], values)
+        assert np.isnan(image[1, 2])
+        np.testing.assert_array_equal(panel.lines[0].get_xydata(), [[2, 0]])  # the start
+
+
+def test_published_means_are_over_seeds_and_of_places_where_all_have_a_value():
+    row = lambda place, value: {"method": "psrl", "length": place, "learning_time": value}
+    rows = [row("20", "4"), row("10", "1"), row("10", "2"), row("30", "5"), row("30", "")]
+    found = finished_runs.published_means(rows, "length", "learning_time")
+    np.testing.assert_array_equal(found["psrl"], [[10, 20], [1.5, 4]])
+    assert finished_runs.published_means(None, "length", "learning_time") == {}
+
+
+def test_flags_reach_the_agent():
+    options = command.make_flags()
+    given = ["--risk=-2", "--num_members=7", "--min_local=0.25", "--solver=lu", "--discount=0.5"]
+    options(["tabular", *given])
+    environment = setup.make_environment(options, 3)
+    found = setup.make_config(options, environment, method="pombu", length=3).agent
+    assert found == agent.Config("pombu", 0.5, -2.0, 7, 0.25, solver="lu")
+
+
+def test_seconds_per_episode_are_of_a_seed_and_without_compilation():
+    measured = recorded_run._seconds_per_episode
+    assert measured([(10, 50.0), (20, 60.0), (30, 70.0)], 2) == 0.5
+    # The last chunk, of another size, was compiled as well.
+    assert measured([(10, 50.0), (20, 60.0), (30, 70.0), (33, 99.0)], 2) == 0.5
+    assert measured([(10, 50.0)], 2) is None
+
+
+def test_mean_learning_times_say_of_how_many_seeds():
+    assert recorded_run._mean_learning_time([2.0, 4.0]) == "3.0"
+    assert recorded_run._mean_learning_time([2.0, None, 5.0]) == "3.5 (2 of 3 seeds)"
+    assert recorded_run._mean_learning_time([None]) == "- (0 of 1 seeds)"
+
+
+def test_a_discount_too_near_1_for_single_precision_is_warned_of():
+    steps = np.ones((1, 2))
+    metrics = experiment.Metrics(steps, steps, steps)
+    (said,) = recorded_run._warnings(metrics, agent.Config(discount=1 - 1e-6))
+    assert "so near 1 that values may be off by up to 12 %" in said
+    assert recorded_run._warnings(metrics, agent.Config(discount=0.9999)) == []

@@ -289,3 +289,14 @@ def test_wrong_sizes_are_named():
     ):
         with pytest.raises(ValueError, match=name):
             make()
+
+
+def test_time_in_the_state_changes_no_noise_and_no_regret():
+    umbrella = problems.umbrella(3)
+    timed = planning.with_time(umbrella)
+    steps = umbrella.episode_length
+    np.testing.assert_array_equal(timed.reward_std, np.tile(umbrella.reward_std, (steps, 1)))
+    sea = environments.deep_sea(3)
+    timed = planning.with_time(sea)
+    assert (timed.solved_return, timed.regret) == (sea.solved_return, sea.regret)
+    assert sea.solved_return is not None

@@ -93,6 +93,10 @@ GOOD = {"transition": np.full((2, 2, 2), 0.5), "reward": np.zeros((2, 2)), "star
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"start": [1.5, -0.5]}, "start must be a state or a distribution"),
+        ({"start": 0.5}, "start must be a state in 0 .. 1, got 0.5"),
+        ({"reward_std": -np.ones((2, 2))}, "reward_std must be finite and not negative"),
+        ({"reward_std": np.ones(2)}, r"reward_std must have shape \[S, A\]"),
         ({"transition": np.full((2, 2, 3), 0.3)}, r"transition must have shape \[S, A, S\]"),
         ({"transition": np.full((2, 2, 2), 0.6)}, "rows must sum to at most 1, got .* 1.2"),
         ({"transition": np.full((2, 2, 2), -0.1)}, "must hold probabilities, got -0.1"),

@@ -300,3 +300,8 @@ def test_a_policy_that_does_not_fit_the_environment_is_refused(policy):
         experiment.expected_return(on_device, fits, episode_length=4)
     with pytest.raises(ValueError, match="key must be a key of JAX"):
         experiment.act(on_device, fits, 0, episode_length=4)
+
+
+def test_a_seed_twice_is_refused():
+    with pytest.raises(ValueError, match=r"seeds must differ, got \[3, 4, 3\]"):
+        experiment.begin(environments.deep_sea(4), [3, 4, 3], config=experiment.Config())

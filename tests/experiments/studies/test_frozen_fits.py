@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import types
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from experiments.saved_run import SavedRun
@@ -62,3 +65,25 @@ def test_a_table_is_printed_and_mistakes_are_one_line(tiny_run, tmp_path, capsys
         changes.write_text(json.dumps(fields))
         assert frozen_fits.main([*command, f"--config_file={changes}"]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_row_by_hand(monkeypatch):
+    # Two members and two held-out transitions of one component, whose changes deviate by 2.
+    mean = jnp.array([[[2.0, 0.9], [0.0, 0.6]], [[-2.0, 0.7], [0.0, 0.1]]])
+    std = jnp.full((2, 2, 2), 4.0)
+    zeros = jnp.zeros((3, 1))
+    data = frozen_fits.qusac.Transition(zeros, zeros, jnp.array([1.0, 0.0, 9.0]), zeros, zeros)
+    state = types.SimpleNamespace(
+        replay=types.SimpleNamespace(size=2, data=data),
+        dynamics=types.SimpleNamespace(change_std=jnp.array([2.0])),
+    )
+    slots = np.array([0, 1, 2])  # the last holds nothing yet
+    monkeypatch.setattr(frozen_fits.fitting_data, "holdout_slots", lambda *_: slots)
+    monkeypatch.setattr(frozen_fits.model, "predict", lambda *_, **__: (mean, std))
+    saved = types.SimpleNamespace(task=None, about={"reward_threshold": 0.5})
+    config = types.SimpleNamespace(dynamics=None)
+    row = frozen_fits._row(3, 5, saved, state, config)
+    error = np.sqrt(0.5)  # of 1, 0, -1 and 0
+    density = -0.5 * 0.5 / 4 - np.log(2) - 0.5 * np.log(2 * np.pi)
+    expected = (3, 5, error, error, 2 / error, density, 0.8, 0.5)
+    np.testing.assert_allclose(row, expected, rtol=1e-5)

@@ -71,3 +71,29 @@ def test_a_loop_is_looked_at_as_it_is(tmp_path):
     assert tabular_variance.agreement(found, "moments") == 1
     assert "| estimate | after 7 |" in tabular_variance.table("loop", [found])
     assert tabular_variance.draw({"loop": [found]}, tmp_path / "loop.png").is_file()
+
+
+def test_independent_draws_take_the_values_of_another_mdp():
+    q, independent = tabular_variance.draw_q(
+        loop_belief(), jnp.zeros(1, int), DISCOUNT, jax.random.key(0), 10_000, batch=5_000
+    )
+    np.testing.assert_allclose(q.var(0), STEPS**2, rtol=0.05)
+    # One reward, and the discounted value, which is of another one.
+    np.testing.assert_allclose(independent.var(0), 1 + (DISCOUNT * STEPS) ** 2, rtol=0.05)
+
+
+def test_agreement_is_on_the_action_of_the_true_variance():
+    nothing, mean_q = np.zeros(2), np.array([[0.0, 1.0], [0.0, 1.0]])
+    true = np.array([[9.0, 1.0], [1.0, 1.0]])  # which prefers 0 in the first state alone
+    estimates = {"right": true, "none": 0 * true, "negative": -true}
+    belief = tabular_variance.Belief(
+        7, nothing.astype(int), mean_q, true, 0 * true, nothing, nothing, estimates
+    )
+    found = {name: tabular_variance.agreement(belief, name) for name in estimates}
+    assert found == {"right": 1.0, "none": 0.5, "negative": 0.5}
+
+
+def test_an_environment_that_is_none_of_them_is_named(tmp_path, capsys):
+    arguments = ["--envs=deep", f"--path={tmp_path / 'a.png'}"]
+    assert tabular_variance.main(["tabular_variance", *arguments]) == 2
+    assert "envs must be some of deep_sea, deep_sea_stochastic" in capsys.readouterr().err

@@ -17,9 +17,9 @@ from experiments.suite import launching, unfinished_runs
 from experiments.suite.planning import PlannedRun
 from qusac_jax.qusac import presets
 from tests import programs
-from tests.experiments.suite.runs_and_jobs import FLAGS, as_slurm, processes_of
+from tests.experiments.suite.runs_and_jobs import FLAGS, as_slurm, finish, processes_of
 from tests.programs import ROOT, has_checkpoint, wait_until
-from tests.run_files import metrics
+from tests.run_files import change_config, metrics, rows_for, write_run
 from tests.tiny import ENV
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
@@ -258,3 +258,21 @@ def test_by_default_all_methods_make_as_many_updates_and_most_have_published_cur
     assert {config(name).updates_per_step for name in methods} == {10}
     published = {curve.name for curve in published_curves.curves("pendulum", 0.0)}
     assert {name.removeprefix("paper_") for name in methods} - published == {"upper_bound"}
+
+
+def test_a_report_that_cannot_be_written_ends_a_suite_before_its_runs(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(suite.queue, "work", lambda *_: pytest.fail("it has begun"))
+    (tmp_path / "report.md").symlink_to("/proc/report.md")
+    arguments = ["--tasks=pendulum", "--methods=sac", "--seeds=0", f"--workdir={tmp_path}"]
+    assert suite.main(["suite", *arguments]) == 2
+    assert "report.md' cannot be written" in capsys.readouterr().err
+
+
+def test_a_report_of_unfinished_runs_has_code_1(tmp_path, capsys):
+    run = write_run(tmp_path / "runs" / "a", "pendulum", "sac", rows_for([0], [4.0], (0, 10)))
+    change_config(run, num_steps=10)
+    assert suite.main(["suite", f"--workdir={tmp_path}", "--report"]) == 1
+    finish(run)
+    assert suite.main(["suite", f"--workdir={tmp_path}", "--report"]) == 0

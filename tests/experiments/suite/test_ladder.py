@@ -73,3 +73,21 @@ def test_a_ladder_is_of_one_step_and_does_not_wait_for_runs_that_have_made_none(
         (0, 155),
         (0.03, 155),
     ]
+
+
+def test_a_ladder_is_drawn_over_its_costs(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(ladder.style, "save", lambda figure, path: drawn.append(figure))
+    rung = ladder.Rung
+    ours = {"pendulum": {"sac": [rung(0.0, 5.0, 1.0), rung(0.05, 2.0, np.nan)]}}
+    theirs = {"pendulum": {"sac": [rung(0.05, 3.0, 0.5)]}}
+    ladder.draw(ours, theirs, tmp_path / "a.png", steps={"pendulum": 20_000}, y="return")
+    (panel,) = drawn[0].axes
+    assert panel.get_title() == "pendulum, 20,000 steps"
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["0", "0.05"]
+    solid, dotted = panel.lines
+    np.testing.assert_array_equal(solid.get_xydata(), [[0, 5], [1, 2]])
+    np.testing.assert_array_equal(dotted.get_xydata(), [[1, 3]])
+    band = panel.collections[0].get_paths()[0].vertices
+    np.testing.assert_array_equal(np.unique(band[band[:, 0] == 0, 1]), [4, 6])
+    np.testing.assert_array_equal(np.unique(band[band[:, 0] == 1, 1]), [2])

@@ -216,3 +216,27 @@ def test_a_job_ignores_what_is_for_its_suite_alone():
     assert inside >= {signal.SIGINT, signal.SIGHUP}  # Ctrl-C, and a terminal that is closed
     assert signal.SIGTERM not in inside
     assert signal.pthread_sigmask(signal.SIG_BLOCK, set()) == before
+
+
+def test_jobs_of_a_cluster_have_a_day_unless_it_is_said(tmp_path, monkeypatch):
+    sbatch = f"cp $1 {tmp_path}/sent.sh; echo job 12"
+    as_slurm(tmp_path / "bin", monkeypatch, srun="", sbatch=sbatch)
+    launching.Launcher("slurm", tmp_path / "jobs", {}).submit("run", ["--env=pendulum"], [])
+    lines = (tmp_path / "sent.sh").read_text().splitlines()
+    assert "#SBATCH --time=1440" in lines
+    assert "#SBATCH --signal=USR2@600" in lines
+    launcher = launching.Launcher("slurm", tmp_path / "jobs", {"signal_delay_s": 5})
+    launcher.submit("run", ["--env=pendulum"], [])
+    assert "#SBATCH --signal=USR2@5" in (tmp_path / "sent.sh").read_text().splitlines()
+
+
+def test_a_run_that_fails_makes_its_job_fail(monkeypatch):
+    monkeypatch.setattr(online, "main", lambda _: 2)
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
+    try:
+        with pytest.raises(SystemExit) as ended:
+            launching.TrainingJob([])()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert ended.value.code == 2

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from experiments.suite import command as suite
 from experiments.suite import planning
 from experiments.suite.planning import Combinations, plan
 
@@ -98,3 +99,17 @@ def test_a_summary_whose_steps_are_no_number_is_named(tmp_path, steps):
     (tmp_path / "summary.json").write_text(json.dumps({"steps": steps}))
     with pytest.raises(ValueError, match=r"summary.json: steps is .*, which is no whole number"):
         planning.done_steps(tmp_path)
+
+
+def test_each_seed_of_a_plan_has_to_be_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(suite.queue, "work", lambda *_: pytest.fail("it has begun"))
+    arguments = ["--tasks=pendulum", "--methods=sac", "--seeds=0,2147483648"]
+    assert suite.main(["suite", *arguments, f"--workdir={tmp_path}"]) == 2
+    assert "seed=2147483648" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--memory", "--init_from=run", "--workdir=x", "--preset=sac"])
+def test_what_makes_no_sense_in_a_suite_is_named(tmp_path, flag):
+    wanted = Combinations(["pendulum"], ["sac"], ["0"])
+    with pytest.raises(ValueError, match="is what a suite sets for each run; use"):
+        planning.plan(wanted, 1, [flag], tmp_path)

@@ -147,3 +147,33 @@ def test_a_run_of_an_earlier_suite_keeps_its_cores_and_is_named_with_its_process
     directory.close()
     queue._leave([queue._Running(run, None, 1)], FakeLauncher())
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("quick")
+def test_without_a_terminal_runs_have_lines_now_and_then(tmp_path, capsys):
+    runs = planned(tmp_path, 3)
+    finish(runs[2].path)
+    write_run(runs[0].path, "pendulum", "sac", rows_for([0, 1], [7.0, 9.0], steps=(0, 2, 4)))
+    queue.work(runs, FakeLauncher(failing={"run1"}), [[]], lambda: None)
+    out = capsys.readouterr().out
+    assert "3 runs, 1 of them done" in out
+    assert out.count("run0: step 4 of 10, return 8.0\n") == 1
+    assert "run0: done, return 8.0 (2 of 3 done)" in out
+    assert "run1: ended at step 0 of 10, return nan (2 of 3 done)" in out
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_runs_is_stopped_when_another_run_is_refused(tmp_path):
+    jobs = []
+
+    class Refusing(FakeLauncher):
+        def submit(self, *given):
+            if jobs:
+                raise ValueError("launcher: run1 was refused")
+            jobs.append(super().submit(*given))
+            jobs[0].looks = 10**9  # does not end by itself
+            return jobs[0]
+
+    with pytest.raises(ValueError, match="run1 was refused"):
+        queue.work(planned(tmp_path, 2), Refusing(), [[], []], lambda: None)
+    assert jobs[0].looks <= 0

@@ -184,3 +184,31 @@ def test_seeds_that_share_no_steps_are_not_compared(tmp_path):
     text, _ = report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
     assert "| pendulum | upper_bound | 2 | 0 | - | - | - | - |" in text
     assert "| pendulum | pombu | 2 | 2000 |" in text
+
+
+def test_scores_of_other_tasks_are_said_to_be_of_these_runs(tmp_path):
+    for env in ("gym:Pendulum-v1", "pendulum"):
+        for method, final in (("mbpo", 100.0), ("pombu", 300.0)):
+            name = f"{env[:3]}-{method}"
+            rows = rows_for([0], [final], (0, 1_000))
+            write_run(tmp_path / "runs" / name, env, method, rows)
+    text, _ = report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    assert "(gym:Pendulum-v1: from the worst, 0, to the best, 1, of these runs)" in text
+    # Means of 0 and the final return: 50 and 150, so 0 and 1, and 0.05 and 0.15; one seed each.
+    assert "| mbpo | 2 | 1 | 0.025 | 0.025 |" in text
+    assert "| pombu | 2 | 1 | 0.575 | 0.575 |" in text
+    assert "Of runs with fewer than 10 evaluations all count" in text
+    long = rows_for([1], [100.0], tuple(range(0, 1_001, 50)))
+    write_run(tmp_path / "runs" / "long", "pendulum", "mbpo", long)
+    text, _ = report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    assert "Of runs with fewer than 10 evaluations all count" in text  # of some
+
+
+def test_published_curves_are_handed_to_the_figure(tmp_path, monkeypatch):
+    run = tmp_path / "runs" / "a"
+    write_run(run, "pendulum", "ensemble_mean", rows_for([0], [500.0], (0, 50_000)))
+    drawn = []
+    draw = lambda *_, published=(), **more: drawn.append(list(published))
+    monkeypatch.setattr(report.figures, "draw_curves", draw)
+    report.write(tmp_path / "runs", tmp_path / "jobs", tmp_path, [])
+    assert drawn == [["pendulum"]]
