@@ -28,7 +28,6 @@ from experiments.benchmark import (
     torch_agent,
     torch_baseline,
 )
-from experiments.benchmark import command as benchmark
 from qusac_jax import environments, ube
 from qusac_jax.qusac import agent, fitting, presets
 from qusac_jax.qusac.state import dynamics_model
@@ -532,7 +531,7 @@ def test_a_method_must_be_known_to_one_of_the_cases(capsys, monkeypatch):
 def test_what_does_not_fit_into_memory_is_left_out(capsys):
     measured = lambda: pytest.fail("it was measured")
     job = jobs.Job("case", "sac", 2, "sizes", "things", 2 * 10**9, "5 calls", measured, 5e11)
-    assert benchmark._measured(job, LIMITS, 10**9) == (None, LIMITS)
+    assert command._measured(job, LIMITS, 10**9) == (None, LIMITS)
     said = capsys.readouterr().err
     assert "left out, as 1 GB are free: case sac, 2 seeds: about 2,000 MB, 5 calls" in said
     assert "at least 5 s and compiling" in said
