@@ -337,6 +337,17 @@ def test_dense_and_sparse_do_not_mix():
             ube.solve_exact(one, reward, policy, 0.9, mean_transition=mean)
 
 
+def run_on_two_devices(program):
+    """Runs the text of a program in a process of its own; fails if it does."""
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=programs.ROOT,
+        env=programs.with_devices(2),
+        check=True,
+        timeout=240,
+    )
+
+
 @pytest.mark.slow
 def test_sharded_over_two_devices_along_members_or_states():
     program = """
@@ -361,13 +372,7 @@ def test_sharded_over_two_devices_along_members_or_states():
             for ours, theirs in zip(result[:4], expected[:4]):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
     """
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=programs.ROOT,
-        env=programs.with_devices(2),
-        check=True,
-        timeout=240,
-    )
+    run_on_two_devices(program)
 
 
 def test_arrays_on_explicit_axes_of_a_mesh_are_refused_by_name():
@@ -400,13 +405,7 @@ def test_arrays_on_explicit_axes_of_a_mesh_are_refused_by_name():
         else:
             raise AssertionError("it was not refused")
     """
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=programs.ROOT,
-        env=programs.with_devices(2),
-        check=True,
-        timeout=240,
-    )
+    run_on_two_devices(program)
 
 
 def test_a_mean_of_other_states_is_named():
