@@ -21,48 +21,43 @@ from qusac_jax import posterior, ube
 
 SIZES = (5, 10, 30, 100, 300, 1000, 3000, 10000)
 
+_LAYERS, _WIDTH, _ACTIONS = 3, 2, 2  # of the MDPs, states in a layer
+_DISCOUNT = 0.9
 _LEAST_CONCENTRATION = 0.2  # with much less, rows are nearly one-hot and variances heavy-tailed
 
 
-def layered_belief(
-    rng: np.random.Generator,
-    *,
-    num_layers: int = 3,
-    width: int = 2,
-    num_actions: int = 2,
-    dtype: Any = jnp.float32,
-) -> posterior.Posterior:
+def layered_belief(rng: np.random.Generator, *, dtype: Any = jnp.float32) -> posterior.Posterior:
     """A random belief over MDPs whose steps lead to the next layer or out.
 
     Any step may end the episode. Concentrations are at least `_LEAST_CONCENTRATION`, mean rewards
     standard normal, and rewards have a variance of 1.
     """
-    num_states = num_layers * width
-    concentration = np.zeros((num_states, num_actions, num_states + 1))
+    num_states = _LAYERS * _WIDTH
+    concentration = np.zeros((num_states, _ACTIONS, num_states + 1))
     for state in range(num_states):
-        first = (state // width + 1) * width
-        targets = [*range(first, min(first + width, num_states)), num_states]
-        size = (len(targets), num_actions)
+        first = (state // _WIDTH + 1) * _WIDTH
+        targets = [*range(first, min(first + _WIDTH, num_states)), num_states]
+        size = (len(targets), _ACTIONS)
         concentration[state, :, targets] = rng.gamma(1.0, size=size) + _LEAST_CONCENTRATION
-    belief = posterior.init(num_states, num_actions, concentration=concentration, dtype=dtype)
+    belief = posterior.init(num_states, _ACTIONS, concentration=concentration, dtype=dtype)
     return belief._replace(
         reward_mean=jnp.asarray(rng.normal(size=belief.reward_mean.shape), dtype)
     )
 
 
-def errors(seed: int, *, discount: float = 0.9) -> list[float]:
+def errors(seed: int) -> list[float]:
     """Relative error of U, root mean square over (s, a), for each size."""
     rng = np.random.default_rng(seed)
     belief = layered_belief(rng)
     num_states, num_actions = belief.reward_mean.shape
     policy = jnp.asarray(rng.dirichlet(np.ones(num_actions), num_states), jnp.float32)
-    exact = ube.solve_moments(belief, policy, discount).q
+    exact = ube.solve_moments(belief, policy, _DISCOUNT).q
     keys = jax.random.split(jax.random.key(seed), len(SIZES))
     result = []
     for size, key in zip(SIZES, keys, strict=True):
         samples = posterior.sample(belief, key, size)
         estimate = ube.solve_exact(
-            samples.transition, samples.reward, policy, discount, min_local=None
+            samples.transition, samples.reward, policy, _DISCOUNT, min_local=None
         ).q
         result.append(float(jnp.sqrt(jnp.mean((estimate / exact - 1) ** 2))))
     return result

@@ -21,7 +21,7 @@ class DeviceEnvironment(NamedTuple):
     """The arrays of an environment on the device, with what drawing from them takes."""
 
     cumulative: jax.Array  # [S, A, S], or [S, A, K] if sparse: cumulative transition rows
-    transition: jax.Array | Sparse  # [S, A, S]
+    transition: jax.Array | Sparse  # [S, A, S], or of K successors if sparse
     reward: jax.Array  # [S, A]
     reward_std: jax.Array  # [S, A]
     noise_precision: jax.Array  # [] that agents assume
@@ -29,23 +29,23 @@ class DeviceEnvironment(NamedTuple):
     start: jax.Array  # [S]
 
 
-def to_device(environment: Environment, dtype=jnp.float32) -> DeviceEnvironment:
-    """Puts an environment's arrays on the device."""
-    transition = rows = environment.transition
-    if isinstance(transition, Sparse):
-        rows = transition.probability
-        transition = Sparse(jnp.asarray(transition.next_state), jnp.asarray(rows, dtype))
+def to_device(environment: Environment) -> DeviceEnvironment:
+    """Puts an environment's arrays on the device, in float32."""
+    put = lambda x: jnp.asarray(x, jnp.float32)
+    given, reward_std = environment.transition, environment.reward_std
+    if isinstance(given, Sparse):
+        rows = given.probability
+        transition = Sparse(jnp.asarray(given.next_state), put(rows))
+    else:
+        rows, transition = given, put(given)
     return DeviceEnvironment(
-        cumulative=jnp.asarray(np.cumsum(rows, -1), dtype),
-        transition=transition if isinstance(transition, Sparse) else jnp.asarray(rows, dtype),
-        reward=jnp.asarray(environment.reward, dtype),
-        reward_std=jnp.asarray(
-            0 * environment.reward if environment.reward_std is None else environment.reward_std,
-            dtype,
-        ),
-        noise_precision=jnp.asarray(environment.noise_precision, dtype),
-        cumulative_start=jnp.asarray(np.cumsum(environment.start), dtype),
-        start=jnp.asarray(environment.start, dtype),
+        cumulative=put(np.cumsum(rows, -1)),
+        transition=transition,
+        reward=put(environment.reward),
+        reward_std=put(0 * environment.reward if reward_std is None else reward_std),
+        noise_precision=put(environment.noise_precision),
+        cumulative_start=put(np.cumsum(environment.start)),
+        start=put(environment.start),
     )
 
 
