@@ -16,7 +16,6 @@ from qusac_jax.environments import functional, streams
 from qusac_jax.environments.action_cost import FaultyEnvironmentError
 from qusac_jax.environments.functional import FunctionalEnvironment
 from qusac_jax.environments.make import Spec, check_actions_shape, check_seeds, spec, which_active
-from qusac_jax.environments.names import DEVICE_FAMILIES, parse_name
 from qusac_jax.environments.process_vector import ProcessVector
 from qusac_jax.environments.streams import StepResult, Stream
 from qusac_jax.environments.vector import VectorEnvironment
@@ -164,7 +163,7 @@ def vector(
     if num_processes < 1:
         raise ValueError(f"num_processes must be at least 1, got {num_processes}")
     check_seeds(seeds)
-    if parse_name(name).family in DEVICE_FAMILIES:
+    if functional.is_functional(name):
         return DeviceVector(name, seeds, action_cost=action_cost)
     if min(num_processes, len(seeds)) > 1:
         return ProcessVector(name, seeds, action_cost=action_cost, num_processes=num_processes)

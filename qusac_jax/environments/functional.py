@@ -17,7 +17,7 @@ import numpy as np
 from qusac_jax._fields import is_integer
 from qusac_jax.environments import device_tasks
 from qusac_jax.environments.importing import import_function, one_line
-from qusac_jax.environments.names import DEVICE_FAMILIES, parse_name
+from qusac_jax.environments.names import parse_name
 from qusac_jax.task import TerminationFn
 
 State = Any  # a pytree of arrays of fixed shapes and dtypes
@@ -92,7 +92,7 @@ def is_functional(name: str) -> bool:
     Raises:
         ValueError: if there is no such environment.
     """
-    return parse_name(name).family in DEVICE_FAMILIES
+    return parse_name(name).is_on_device
 
 
 @functools.lru_cache(maxsize=8)  # the same object again: functions compiled for it are found

@@ -12,7 +12,7 @@ from gymnasium import spaces, wrappers
 from qusac_jax._actions import UNBOUNDED, as_action_cost
 from qusac_jax.environments import functional
 from qusac_jax.environments.action_cost import ActionCost
-from qusac_jax.environments.names import DEVICE_FAMILIES, ParsedName, load_suite, parse_name
+from qusac_jax.environments.names import ParsedName, load_suite, parse_name
 from qusac_jax.environments.termination import (
     check_fits,
     check_termination,
@@ -53,7 +53,7 @@ class Spec(NamedTuple):
         ends = termination_fn(self.name, termination)
         sizes = {"observation_size": self.observation_size, "action_size": self.action_size}
         if isinstance(termination, str) or (
-            termination is None and parse_name(self.name).family in DEVICE_FAMILIES
+            termination is None and functional.is_functional(self.name)
         ):
             check_fits(self.name, termination or self.termination, **sizes)
         if termination is not None or self.termination == "own":
@@ -89,7 +89,7 @@ def make(
             cost, a seed that is out of range, or a package that is not installed.
     """
     parsed = parse_name(name)
-    if parsed.family in DEVICE_FAMILIES:
+    if parsed.is_on_device:
         raise ValueError(
             f"env: {name!r} is stepped on the device and is no Gymnasium environment; use "
             "environments.vector, or environments.functional and environments.streams"
@@ -111,7 +111,7 @@ def make(
 def spec(name: str, action_cost: float | None = None) -> Spec:
     """The `Spec` of an environment; builds it once to look."""
     parsed = parse_name(name)
-    if parsed.family in DEVICE_FAMILIES:
+    if parsed.is_on_device:
         on_device = functional.load(name)
         return Spec(
             name=name,

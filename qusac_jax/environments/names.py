@@ -41,18 +41,23 @@ PAPER_TASKS: tuple[str, ...] = tuple(ALIASES)
 # Suite domains whose observation holds the angle of a joint without limits, not wrapped at whole
 # turns, and its index there. (So does fish, but springs keep its fins from turning.)
 TURNING_ANGLE: Mapping[str, int] = types.MappingProxyType({"reacher": 0, "cheetah": 1, "hopper": 1})
-DEVICE_FAMILIES = ("brax", "playground", "functional")  # stepped on the device, see `functional`
+_DEVICE_FAMILIES = ("brax", "playground", "functional")
 
 
 class ParsedName(NamedTuple):
     """An environment's name taken apart; its parts are known to exist."""
 
-    family: str  # "dmc" | "gym" | one of DEVICE_FAMILIES
+    family: str  # "dmc" | "gym" | "brax" | "playground" | "functional"
     domain: str  # suite domain; empty for others
     task: str  # suite task, the Gymnasium id, or what follows the name of a device family
     action_cost: float  # the default rho
     # Where an angle is observed as sine and cosine in place of the number of radians, or None.
     sincos: int | None = None
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether it is stepped on the device, see `functional`."""
+        return self.family in _DEVICE_FAMILIES
 
 
 def check_name(name: str) -> None:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from qusac_jax._messages import did_you_mean
 from qusac_jax.environments import functional
 from qusac_jax.environments.importing import import_function, one_line
-from qusac_jax.environments.names import DEVICE_FAMILIES, parse_name
+from qusac_jax.environments.names import parse_name
 from qusac_jax.task import TerminationFn
 
 
@@ -166,7 +166,7 @@ _SIZES: Mapping[str, tuple[tuple[int, ...], int]] = types.MappingProxyType(
 def termination_name(name: str) -> str:
     """The key in `TERMINATIONS` that belongs to an environment, "own" for its own, or "unknown"."""
     parsed = parse_name(name)
-    if parsed.family in DEVICE_FAMILIES:
+    if parsed.is_on_device:
         known = functional.load(name).termination
         if isinstance(known, str):
             _check_known(known, f"termination of env {name!r}")
