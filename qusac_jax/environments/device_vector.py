@@ -15,10 +15,11 @@ from qusac_jax import _keys
 from qusac_jax.environments import functional, streams
 from qusac_jax.environments.action_cost import FaultyEnvironmentError
 from qusac_jax.environments.functional import FunctionalEnvironment
-from qusac_jax.environments.make import Spec, check_actions_shape, check_seeds, spec, which_active
+from qusac_jax.environments.make import Spec, spec
 from qusac_jax.environments.process_vector import ProcessVector
 from qusac_jax.environments.streams import StepResult, Stream
 from qusac_jax.environments.vector import VectorEnvironment
+from qusac_jax.environments.vector_checks import check_actions_shape, check_seeds, which_active
 
 
 class DeviceVector:

@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from qusac_jax.environments import state as environment_state
-from qusac_jax.environments.make import Spec, check_actions_shape, check_seeds, which_active
+from qusac_jax.environments.make import Spec
 from qusac_jax.environments.streams import StepResult
+from qusac_jax.environments.vector_checks import check_actions_shape, check_seeds, which_active
 
 # What stops a run, or says that its time is up, reaches its processes, too. They go on: it still
 # asks them for their state.

@@ -10,15 +10,9 @@ import gymnasium
 import numpy as np
 
 from qusac_jax.environments import state as environment_state
-from qusac_jax.environments.make import (
-    Spec,
-    check_actions_shape,
-    check_seeds,
-    make,
-    spec_of,
-    which_active,
-)
+from qusac_jax.environments.make import Spec, make, spec_of
 from qusac_jax.environments.streams import StepResult
+from qusac_jax.environments.vector_checks import check_actions_shape, check_seeds, which_active
 
 # Entries of `VectorEnvironment.state`.
 STATE_FIELDS = (
