@@ -9,7 +9,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from qusac_jax import _bicgstab, _control, _likely_paths, linear
+from qusac_jax import _bicgstab, _control, _likely_paths, _lu, linear
 from qusac_jax._belief import Posterior
 from qusac_jax._checks import check_discount, check_real, check_scalars, is_concrete
 from qusac_jax._next_values import average, next_mean, next_variance, with_derivative_of
@@ -260,4 +260,4 @@ def _surprises_by_lu(flow, square, next_square, weight, base):
     """The same, `[2, S]`, from the system itself."""
     within = jnp.maximum(average("st,tu->su", flow, square) - next_square, 0.0)
     system = jnp.eye(len(base), dtype=base.dtype) - weight[:, None] * within
-    return linear.solve_system(system, jnp.stack([base, jnp.ones_like(base)], -1)).T
+    return _lu.solve(system, jnp.stack([base, jnp.ones_like(base)], -1)).T

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax import _likely_paths, linear
+from qusac_jax import _likely_paths, _lu, linear
 from tests.programs import ROOT
 
 
@@ -22,9 +22,9 @@ def systems(batch, size=4):
 
 def test_maps_over_matrices_or_right_hand_sides_alone():
     matrix, rhs = systems((3,))
-    over_both = jax.vmap(linear.solve_system)(matrix, rhs)
+    over_both = jax.vmap(_lu.solve)(matrix, rhs)
     np.testing.assert_allclose(over_both, np.linalg.solve(matrix, rhs), rtol=1e-4, atol=1e-6)
-    pairs = jax.jit(jax.vmap(jax.vmap(linear.solve_system, (0, None)), (None, 0)))(matrix, rhs)
+    pairs = jax.jit(jax.vmap(jax.vmap(_lu.solve, (0, None)), (None, 0)))(matrix, rhs)
     expected = np.linalg.solve(np.asarray(matrix)[None], np.asarray(rhs)[:, None])
     np.testing.assert_allclose(pairs, expected, rtol=1e-4, atol=1e-6)
 
@@ -33,7 +33,7 @@ def test_gradients_through_mapped_systems():
     # d sum(c . A^-1 b) / dA = -(A^-T c) (A^-1 b)^T, and / db = A^-T c.
     matrix, rhs = systems((3,))
     weight = jax.random.normal(jax.random.key(2), rhs.shape)
-    total = lambda a, b: jnp.sum(weight * jax.vmap(linear.solve_system)(a, b))
+    total = lambda a, b: jnp.sum(weight * jax.vmap(_lu.solve)(a, b))
     grad_matrix, grad_rhs = jax.grad(total, argnums=(0, 1))(matrix, rhs)
     adjoint = np.linalg.solve(np.swapaxes(matrix, 1, 2), weight)
     x = np.linalg.solve(matrix, rhs)
@@ -108,10 +108,10 @@ def test_many_batched_systems_in_one_program_do_not_wait_for_each_other():
     # In a process of its own: where it goes wrong, it never returns.
     program = """
         import jax, jax.numpy as jnp
-        from qusac_jax import linear
+        from qusac_jax import _lu
         matrix = jnp.eye(128) - 0.5 * jax.random.dirichlet(
             jax.random.key(0), jnp.ones(128), (6, 5, 128))
-        solve = jax.jit(lambda m: [jax.vmap(linear.solve_system, (0, None))(x, jnp.ones((128, 2)))
+        solve = jax.jit(lambda m: [jax.vmap(_lu.solve, (0, None))(x, jnp.ones((128, 2)))
                                    for x in m])
         for _ in range(10):
             jax.block_until_ready(solve(matrix))

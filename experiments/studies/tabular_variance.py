@@ -21,7 +21,7 @@ from absl import flags
 from matplotlib.figure import Figure
 
 from experiments import cli, markdown, path_flag, style
-from qusac_jax import linear, posterior
+from qusac_jax import _lu, linear, posterior
 from qusac_jax._next_values import next_mean, next_variance
 from qusac_jax.tabular import agent, environments, experiment
 
@@ -103,7 +103,7 @@ def first_order(belief: posterior.Posterior, policy: jax.Array, discount: float)
     mean, strength = posterior.mean(belief), belief.concentration.sum(-1)
     state = jnp.arange(len(policy))
     system = jnp.eye(len(policy)) - discount * mean.transition[state, policy]
-    inverse = linear.solve_system(system, jnp.eye(len(policy)))
+    inverse = _lu.solve(system, jnp.eye(len(policy)))
     mean_v = inverse @ mean.reward[state, policy]
     spread = next_variance(mean.transition, mean_v, next_mean(mean.transition, mean_v))
     surprise = 1 / belief.reward_precision + discount**2 * spread / (strength + 1)
