@@ -18,7 +18,7 @@ MAX_SEED = 2**31 - 1
 _OF_PROGRAM = "this program"
 _SECTIONS = {
     "experiments.jax_settings": "where and how JAX computes",
-    "experiments.processes": "several processes",
+    "experiments.distributed": "several processes",
 }
 
 

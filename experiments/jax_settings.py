@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from experiments import files, path_flag, processes
+from experiments import distributed, files, path_flag
 
 _CONFIG: Any = jax.config  # has an attribute for each setting
 _OFF = "off"
@@ -65,7 +65,7 @@ def apply(options: Any) -> None:
     if "compilation_cache" in options:
         _set_cache(options.compilation_cache)
     if "distributed" in options:
-        processes.connect(options)
+        distributed.connect(options)
 
 
 def _set_cache(given: str | None) -> None:

@@ -5,7 +5,15 @@ from typing import Any
 
 from absl import flags
 
-from experiments import cli, config_file, config_flags, files, jax_settings, path_flag, processes
+from experiments import (
+    cli,
+    config_file,
+    config_flags,
+    distributed,
+    files,
+    jax_settings,
+    path_flag,
+)
 from qusac_jax import environments, qusac
 from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS, SIZES
@@ -90,7 +98,7 @@ def define_flags(
         **define,
     )
     jax_settings.define_flags(values)
-    processes.define_flags(values)
+    distributed.define_flags(values)
     flags.DEFINE_boolean("video", False, "at the end write an episode as mp4 and GIF", **define)
     flags.DEFINE_boolean(
         "wandb", False, "log to Weights & Biases too; WANDB_MODE=offline needs no account", **define

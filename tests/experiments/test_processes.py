@@ -175,7 +175,7 @@ def test_an_error_of_one_ends_all(tmp_path):
 
 LATE = """
 import sys, types
-from experiments import processes
+from experiments import distributed, processes
 options = types.SimpleNamespace(
     distributed=True,
     coordinator=sys.argv[1],
@@ -183,7 +183,7 @@ options = types.SimpleNamespace(
     process_id=int(sys.argv[2]),
     num_seeds=2,
 )
-processes.connect(options)
+distributed.connect(options)
 everyone = processes.Processes()
 with everyone.together():
     everyone.gather(0)
@@ -206,9 +206,9 @@ def test_an_error_after_the_last_meeting_ends_all():
 
 WAITING = """
 import sys
-from experiments import interrupts, online, processes
+from experiments import distributed, interrupts, online
 interrupts.leave_at_once()  # as with -m
-processes._WAIT = int(sys.argv[1])
+distributed._WAIT = int(sys.argv[1])
 sys.exit(online.main(sys.argv[1:]))
 """
 
@@ -248,14 +248,14 @@ def test_who_waits_for_the_others_can_be_stopped(tmp_path, seconds, number, code
 BETWEEN_WAITS = """
 import signal, threading, time
 import jax
-from experiments import interrupts, processes
+from experiments import distributed, interrupts
 def find(**_):
     time.sleep(0.5)  # until the main thread waits, which a signal to this one does not end
     signal.pthread_kill(threading.get_ident(), signal.SIGINT)
     time.sleep(60)
 interrupts.leave_at_once()
 jax.distributed.initialize = find
-processes._find_others({})
+distributed._find_others({})
 """
 
 
