@@ -129,7 +129,7 @@ class Processes:
             tree: arrays `[R / P, ...]`, random keys included.
             placement: of this process.
         """
-        tree = seeds.real(tree, placement)
+        tree = seeds.cropped(tree, placement)
         return jax.tree.map(self._spread, tree) if self.count > 1 else tree
 
     def like(self, tree: Any, placement: seeds.Placement | None) -> Any:

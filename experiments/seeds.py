@@ -140,8 +140,8 @@ def for_host(tree: Any, placement: Placement | None) -> Any:
     return jax.tree.map(crop, tree, is_leaf=stays)
 
 
-def real(tree: Any, placement: Placement | None, per_seed: int = 1) -> Any:
-    """Arrays without the rows that fill up; as they are where there are no such rows.
+def cropped(tree: Any, placement: Placement | None, per_seed: int = 1) -> Any:
+    """Arrays without the rows that `filled` adds; as they are where there are no such rows.
 
     Otherwise arrays come to the host; random keys become uncommitted.
 
@@ -159,7 +159,7 @@ def real(tree: Any, placement: Placement | None, per_seed: int = 1) -> Any:
 
 
 def like(tree: Any, placement: Placement | None) -> Any:
-    """What `real` returns, with any content: for a checkpoint to be read into."""
+    """What `cropped` returns, with any content: for a checkpoint to be read into."""
     if placement is None or not placement.has_extra:
         return tree
     count = placement.num_seeds

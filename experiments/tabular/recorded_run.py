@@ -159,9 +159,9 @@ def _advance(
             if stopped_by is not None:
                 break
             if timestamps[-1][1] - saved_at > _SECONDS_BETWEEN_CHECKPOINTS:
-                _save(checkpointer, directory, spread.real(progress, placement))
+                _save(checkpointer, directory, spread.cropped(progress, placement))
                 saved_at = time.perf_counter()
-        progress = spread.real(progress, placement)
+        progress = spread.cropped(progress, placement)
         _save(checkpointer, directory, progress)
     return stopped_by, progress, timestamps
 

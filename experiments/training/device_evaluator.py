@@ -49,7 +49,7 @@ class DeviceEvaluator(Evaluator):
         per_seed = self._setup.eval_episodes
         streams = seeds.filled(self.envs.streams, self._placement, per_seed)
         ended = self._run(actor, streams)
-        self.envs.streams, episodes = seeds.real(ended, self._placement, per_seed)
+        self.envs.streams, episodes = seeds.cropped(ended, self._placement, per_seed)
         if not np.isfinite(np.asarray(episodes.episode_return)).all():
             raise environments.FaultyEnvironmentError(not_finite(self._setup.env))
         shaped = lambda x: np.asarray(x, float).reshape(self._num_seeds, -1, *x.shape[1:])

@@ -87,7 +87,7 @@ class DeviceRun(OnlineRun):
                 self._state, *host, seeds.sent(plan, self._everywhere)
             )
             self._action = np.asarray(action)[: len(self._seeds)]
-        self._env.streams = seeds.real(streams, self._placement)
+        self._env.streams = seeds.cropped(streams, self._placement)
         first, self.step = self.step, last
         self._observation = np.asarray(self._env.streams.observation)
         report = report._replace(last_return=report.last_return.T)

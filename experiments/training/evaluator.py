@@ -68,7 +68,7 @@ class Evaluator:
 
     def _copy(self, actor: Params) -> Params:
         """The weights where actions are computed; what learns on may write over its own."""
-        on_host = jax.tree.map(np.array, seeds.real(actor, self._placement))
+        on_host = jax.tree.map(np.array, seeds.cropped(actor, self._placement))
         return jax.device_put(on_host, self._device)
 
     def _play(self, actor: Params) -> Evaluation:

@@ -232,7 +232,7 @@ def take_over(
     taken = jax.tree.map(processes.share, everyones)
     # A schedule of λ begins with the online run.
     learner = taken.learner._replace(num_updates=np.zeros_like(taken.learner.num_updates))
-    room = seeds.real(state.replay.data, placement)
+    room = seeds.cropped(state.replay.data, placement)
     rows = _known_rows(about, taken.replay, uses_model=config.uses_model)
     known = jax.tree.map(lambda x: x[:, rows], taken.replay.data)
     data = jax.tree.map(_over_the_first, room, known)

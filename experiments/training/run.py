@@ -216,7 +216,7 @@ class Run(abc.ABC):
 
     def finish(self, about: dict[str, Any]) -> None:
         """Writes the policy, summary.json and the learning curve, of the seeds of all processes."""
-        actor = self._processes.joined(seeds.real(self._state.actor, self._placement))
+        actor = self._processes.joined(seeds.cropped(self._state.actor, self._placement))
         about_seeds = {"seeds": self._seeds, "counts": self._counts()}
         joined = self._processes.joined_lists(about_seeds)
         if self._processes.is_first:

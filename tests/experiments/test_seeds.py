@@ -49,12 +49,12 @@ for name in alone:
 placed = seeds.placed({"x": x, "key": keys}, placement)
 assert placed["x"].shape == (4, 2) and len(placed["x"].sharding.device_set) == 2
 np.testing.assert_array_equal(placed["x"][3], x[2])
-again = seeds.real(placed, placement)
+again = seeds.cropped(placed, placement)
 np.testing.assert_array_equal(again["x"], x)
 assert (again["key"] == keys).all()
 of_each = np.arange(6)  # two for each seed
 assert seeds.filled(of_each, placement, 2).tolist() == [0, 1, 2, 3, 4, 5, 4, 5]
-assert seeds.real(seeds.filled(of_each, placement, 2), placement, 2).tolist() == of_each.tolist()
+assert seeds.cropped(seeds.filled(of_each, placement, 2), placement, 2).tolist() == of_each.tolist()
 """)
 
 
