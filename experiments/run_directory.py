@@ -50,28 +50,13 @@ class RunDirectory:
         self.path = pathlib.Path(path).absolute()
         self._config = config = json.loads(json.dumps(config))
         self._loggers: list[Logger] = [TensorBoard(self.path / "tensorboard", config)]
-        existing = self.path / "config.json"
         self.previous = previous_config(path, config)  # as the last process left it
-        is_new = not self.previous
-        has_config = existing.is_file()
-        there = list(self.path.iterdir()) if self.path.is_dir() and not has_config else []
-        if any(p.name in ("metrics.csv", "checkpoints") for p in there):
-            raise ValueError(
-                f"workdir {str(path)!r} holds a run whose config.json is missing; put that back, "
-                "or choose another workdir"
-            )
-        if any(p.name not in _UNFINISHED for p in there):
-            raise ValueError(
-                f"workdir {str(path)!r} exists, is not empty and holds no config.json; "
-                "choose another, or empty it"
-            )
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"workdir {str(path)!r} is a file; choose a directory")
+        _check_is_for_runs(path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = run_lock.taken(self.path)
-            if is_new:
-                write_json(existing, config)
+            if not self.previous:
+                write_json(self.path / "config.json", config)
         except OSError as error:
             raise ValueError(
                 f"workdir {str(path)!r} cannot be written ({why(error)}); choose another"
@@ -279,6 +264,26 @@ class FollowedDirectory(RunDirectory):
 
     def close(self) -> None:
         """Nothing."""
+
+
+def _check_is_for_runs(path: str | pathlib.Path) -> None:
+    """Raises `ValueError` if there is a file, or something else than a run and its config.json."""
+    folder = pathlib.Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"workdir {str(path)!r} is a file; choose a directory")
+    if not folder.is_dir() or (folder / "config.json").is_file():
+        return
+    names = {entry.name for entry in folder.iterdir()}
+    if names & {"metrics.csv", "checkpoints"}:
+        raise ValueError(
+            f"workdir {str(path)!r} holds a run whose config.json is missing; put that back, "
+            "or choose another workdir"
+        )
+    if names - set(_UNFINISHED):
+        raise ValueError(
+            f"workdir {str(path)!r} exists, is not empty and holds no config.json; "
+            "choose another, or empty it"
+        )
 
 
 def previous_config(path: str | pathlib.Path, config: dict[str, Any]) -> dict[str, Any]:
