@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import json
 import secrets
 import shutil
 import warnings
@@ -14,26 +13,15 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from qusac_jax._actions import as_action_cost
 from qusac_jax._messages import first_line
-from qusac_jax.datasets import checks
+from qusac_jax.datasets import checks, minari_metadata
 from qusac_jax.datasets.loading import MIN_TRANSITIONS, check_id, local_root
-from qusac_jax.datasets.minari_files import COST_KEY, ENV_KEY, data_folder
-from qusac_jax.datasets.scores import ScoreReference, check_reference, metadata_reference
+from qusac_jax.datasets.minari_files import data_folder
+from qusac_jax.datasets.scores import ScoreReference
 
 # Bytes of an HDF5 file beside its arrays, and of each group of an episode: above what was measured.
 _OVERHEAD = 1_000_000
 _OVERHEAD_OF_EPISODE = 20_000
-# What Minari itself says of a dataset, from its environment and episodes.
-_OF_MINARI = (
-    "env_spec",
-    "eval_env_spec",
-    "observation_space",
-    "action_space",
-    "data_format",
-    "total_episodes",
-    "total_steps",
-)
 
 
 class Episode(NamedTuple):
@@ -87,50 +75,17 @@ def save(
         ValueError: if the id is malformed or taken, an episode, the metadata or the reference is
             wrong, or it cannot be written.
     """
-    texts = {
-        "dataset_id": dataset_id,
-        "env_name": env_name,
-        "description": description,
-        "algorithm": algorithm,
-    }
-    for name, given in texts.items():
-        if not isinstance(given, str):
-            raise ValueError(f"{name} must be text, got {given!r}")
+    _check_texts(
+        dataset_id=dataset_id, env_name=env_name, description=description, algorithm=algorithm
+    )
     check_id(dataset_id)
     folder = local_root() / dataset_id
     if folder.exists():
         raise _taken(dataset_id, folder)
-    env_spec, action_space, num_observed = _environment(env_name)
+    env_spec, known_action_space, num_observed = _environment(env_name)
     checked = [_check(index, episode) for index, episode in enumerate(episodes)]
-    observation_size, action_size = _sizes(checked)
-    num_transitions = sum(len(episode.reward) for episode in checked)
-    if num_transitions < MIN_TRANSITIONS:
-        raise ValueError(
-            f"episodes must have at least {MIN_TRANSITIONS} transitions in all, to fit to some and "
-            f"hold some out, got {num_transitions}"
-        )
-    if action_space is None:
-        action_space = spaces.Box(-1.0, 1.0, (action_size,), np.float32)
-    if action_space.shape != (action_size,):
-        raise ValueError(
-            f"episodes: actions have {action_size} components, but {env_name!r} has "
-            f"{action_space.shape}; pass the environment that the episodes come from"
-        )
-    if num_observed not in (None, observation_size):
-        raise ValueError(
-            f"episodes: observations have {observation_size} numbers, but {env_name!r} has "
-            f"{num_observed}; pass the environment that the episodes come from"
-        )
-    entries: dict[str, Any] = {**_as_minari_has_it(metadata or {}), ENV_KEY: env_name}
-    if reference is not None:
-        low, high, origin = check_reference(reference)
-        entries |= {"ref_min_score": low, "ref_max_score": high, "reference_origin": origin}
-    if action_cost is not None:
-        entries[COST_KEY] = as_action_cost("action_cost", action_cost)
-    # What `load` would refuse, were it there already.
-    metadata_reference(entries, dataset_id)
-    if entries.get(COST_KEY) is not None:
-        entries[COST_KEY] = as_action_cost(f"metadata: {COST_KEY}", entries[COST_KEY])
+    observation_space, action_space = _spaces(checked, env_name, known_action_space, num_observed)
+    entries = minari_metadata.entries(dataset_id, env_name, metadata or {}, reference, action_cost)
     minari = checks.require("minari")
     buffers = [_buffer(minari, episode, action_space) for episode in checked]
     # What Minari notes itself where a dataset is written to its place at once.
@@ -149,7 +104,7 @@ def save(
         with _without_warnings():
             storage = checks.require("minari.dataset.minari_storage").MinariStorage.new(
                 partial / "data",
-                observation_space=spaces.Box(-np.inf, np.inf, (observation_size,), np.float32),
+                observation_space=observation_space,
                 action_space=action_space,
                 env_spec=env_spec,
                 data_format="hdf5",
@@ -167,34 +122,45 @@ def save(
         raise
 
 
-def _as_minari_has_it(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Entries as Minari asks for them, which has sets of people, and asserts.
+def _check_texts(**texts: Any) -> None:
+    for name, given in texts.items():
+        if not isinstance(given, str):
+            raise ValueError(f"{name} must be text, got {given!r}")
+
+
+def _spaces(
+    episodes: list[Episode],
+    env_name: str,
+    known_action_space: spaces.Box | None,
+    num_observed: int | None,
+) -> tuple[spaces.Box, spaces.Box]:
+    """The spaces of observations and actions that go into the metadata.
 
     Raises:
-        ValueError: if one of them is something else, or nothing that JSON can hold.
+        ValueError: if the episodes are too few, differ in their sizes, or are of another
+            environment than that whose action space and number of observations are known.
     """
-    entries = dict(metadata)
-    for key in ("author", "author_email"):
-        if key in entries:
-            given = entries[key]
-            people = [given] if isinstance(given, str) else given
-            if not isinstance(people, (list, tuple, set)) or not all(
-                isinstance(one, str) for one in people
-            ):
-                raise ValueError(f"metadata: {key} must be text or a list of it, got {given!r}")
-            entries[key] = set(people)
-    if owned := sorted(set(entries) & set(_OF_MINARI)):
-        raise ValueError(f"metadata: {owned[0]} is written by Minari; leave it out")
-    if not isinstance(link := entries.get("code_permalink", ""), str):
-        raise ValueError(f"metadata: code_permalink must be text, got {link!r}")
-    try:
-        others = {key: value for key, value in entries.items() if not isinstance(value, set)}
-        json.dumps(others, allow_nan=False)
-    except (TypeError, ValueError) as error:
+    observation_size, action_size = _sizes(episodes)
+    num_transitions = sum(len(episode.reward) for episode in episodes)
+    if num_transitions < MIN_TRANSITIONS:
         raise ValueError(
-            f"metadata: {first_line(error)}; give numbers, text, and lists and dicts of them"
-        ) from error
-    return entries
+            f"episodes must have at least {MIN_TRANSITIONS} transitions in all, to fit to some and "
+            f"hold some out, got {num_transitions}"
+        )
+    action_space = known_action_space
+    if action_space is None:
+        action_space = spaces.Box(-1.0, 1.0, (action_size,), np.float32)
+    if action_space.shape != (action_size,):
+        raise ValueError(
+            f"episodes: actions have {action_size} components, but {env_name!r} has "
+            f"{action_space.shape}; pass the environment that the episodes come from"
+        )
+    if num_observed not in (None, observation_size):
+        raise ValueError(
+            f"episodes: observations have {observation_size} numbers, but {env_name!r} has "
+            f"{num_observed}; pass the environment that the episodes come from"
+        )
+    return spaces.Box(-np.inf, np.inf, (observation_size,), np.float32), action_space
 
 
 def _check_room(folder: Path, buffers: Iterable[Any]) -> None:
