@@ -256,48 +256,59 @@ def _greedy(evaluation, preference, risk):
 
 def _evaluate(belief, mean, members, likely, policy, warm_start, *, config):
     """Lines 3 and 4 of Algorithm 1 for a deterministic policy."""
-    state = jnp.arange(len(policy))
-    is_sparse = isinstance(mean.transition, sparse.Sparse)
-    if is_sparse:
-        mean_flow = _sparse_products.chosen(mean.transition, policy)
-    else:
-        mean_flow = mean.transition[None]
-    chosen = jax.tree.map(lambda x: x[state, policy], likely)
+    pair, discount = (jnp.arange(len(policy)), policy), config.discount
+    chosen = jax.tree.map(lambda x: x[pair], likely)
     solve = functools.partial(_solve, policy=policy, likely=chosen, solver=config.solver)
+    mean_flow = _flow_of_one(mean.transition, policy)
 
     def solve_mean(rhs, discount, start):
         x, fell_back = solve(mean_flow, rhs[None], discount, start[None])
         return x[0], fell_back
 
-    reward = mean.reward[state, policy]
-    mean_v, unsolved = solve_mean(reward, config.discount, warm_start.mean)
-    mean_q = mean.reward + config.discount * next_mean(mean.transition, mean_v)
+    mean_v, unsolved = solve_mean(mean.reward[pair], discount, warm_start.mean)
+    mean_q = mean.reward + discount * next_mean(mean.transition, mean_v)
     warm_start = warm_start._replace(mean=mean_v)
-    uncertainty_reward = variance = jnp.zeros_like(mean_q)
-    condition = jnp.zeros((), mean_q.dtype)
     if config.method == "moments":
-        result = moments.solve_moments_of_actions(belief, likely, policy, config.discount)
-        uncertainty_reward = 1 / belief.reward_precision + config.discount**2 * result.local_q
-        variance, condition = result.q, result.condition
-    elif members is not None:
-        if config.method in _WITH_MEMBER_VALUES:
-            flow = members.transition
-            if is_sparse:
-                flow = _sparse_products.chosen_of_members(flow, policy)
-            rhs = members.reward[:, state, policy]
-            member_v, fell_back = solve(flow, rhs, config.discount, warm_start.members)
-            warm_start = warm_start._replace(members=member_v)
-            unsolved += fell_back
-        uncertainty_reward = _uncertainty_reward(members, warm_start.members, mean_v, config)
-        variance = uncertainty_reward
-    if config.method in _PROPAGATING:
-        reward = uncertainty_reward[state, policy]
-        next_u, fell_back = solve_mean(reward, config.discount**2, warm_start.next_u)
-        variance = uncertainty_reward + config.discount**2 * next_mean(mean.transition, next_u)
-        warm_start = warm_start._replace(next_u=next_u)
+        result = moments.solve_moments_of_actions(belief, likely, policy, discount)
+        reward = 1 / belief.reward_precision + discount**2 * result.local_q
+        return _evaluation(mean_q, result.q, reward, unsolved, result.condition), warm_start
+    if members is None:
+        nothing = jnp.zeros_like(mean_q)
+        return _evaluation(mean_q, nothing, nothing, unsolved), warm_start
+    if config.method in _WITH_MEMBER_VALUES:
+        flow = _flow_of_members(members.transition, policy)
+        rewards = members.reward[:, *pair]
+        member_v, fell_back = solve(flow, rewards, discount, warm_start.members)
+        warm_start = warm_start._replace(members=member_v)
         unsolved += fell_back
-    condition = jnp.where(unsolved > 0, jnp.inf, condition)
-    return Evaluation(mean_q, variance, uncertainty_reward, condition, unsolved), warm_start
+    reward = _uncertainty_reward(members, warm_start.members, mean_v, config)
+    if config.method not in _PROPAGATING:
+        return _evaluation(mean_q, reward, reward, unsolved), warm_start
+    next_u, fell_back = solve_mean(reward[pair], discount**2, warm_start.next_u)
+    variance = reward + discount**2 * next_mean(mean.transition, next_u)
+    warm_start = warm_start._replace(next_u=next_u)
+    return _evaluation(mean_q, variance, reward, unsolved + fell_back), warm_start
+
+
+def _evaluation(
+    mean_q, variance, uncertainty_reward, unsolved, condition: jax.Array | float = 0.0
+) -> Evaluation:
+    condition = jnp.where(unsolved > 0, jnp.inf, jnp.asarray(condition, mean_q.dtype))
+    return Evaluation(mean_q, variance, uncertainty_reward, condition, unsolved)
+
+
+def _flow_of_one(transition, policy):
+    """What `_solve` takes of an MDP: the rows of all actions `[1, S, A, S]`, or a `Flow`."""
+    if isinstance(transition, sparse.Sparse):
+        return _sparse_products.chosen(transition, policy)
+    return transition[None]
+
+
+def _flow_of_members(transition, policy):
+    """The same of N members."""
+    if isinstance(transition, sparse.Sparse):
+        return _sparse_products.chosen_of_members(transition, policy)
+    return transition
 
 
 def _uncertainty_reward(members, member_v, mean_v, config):
