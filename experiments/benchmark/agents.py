@@ -1,6 +1,6 @@
 """Cases of the deep agent: updates, a fit of the dynamics, a refresh of the model's buffers.
 
-Axes: R seeds, N members, C slots of a buffer, O observation size, A action size.
+Axes: R seeds, N members, O observation size, A action size.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """A plain PyTorch version of the agent's update: what the benchmark compares with.
 
-Written from the paper's equations (10), (12), (13) and (14), with a loop over the members and an
-Adam for each of the four losses; no compilation, no tricks. Weights are float32, `[I, O]` in each
+Written from the paper's equations (10) to (14), with a loop over the members and an Adam for each
+of the four losses; no compilation, no tricks. Weights are float32, `[I, O]` in each
 layer as in JAX.
 
 Axes: N members (critic groups), M critics per member, B batch, J actions per next state.

@@ -1,6 +1,6 @@
 """Writes the five datasets of a finished training run, and says what they hold.
 
-Axes: C copies of the environment, E episodes, O observation size, A action size.
+Axes: E episodes, O observation size, A action size.
 """
 
 import functools

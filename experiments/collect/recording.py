@@ -1,6 +1,6 @@
 """Whole episodes for datasets: with a policy, or out of a replay buffer.
 
-Axes: C copies of the environment, T steps, O observation size, A action size.
+Axes: R environments, T steps, O observation size, A action size.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,14 +48,14 @@ def collect(
     policy: Callable[[np.ndarray], np.ndarray],
     num_transitions: int,
 ) -> list[Episode]:
-    """Runs a policy in all copies at once until there is enough.
+    """Runs a policy in all environments at once until there is enough.
 
-    Episodes count in the order in which they began, as if one copy had run them one after another:
+    Episodes count in the order in which they began, as if one had run them one after another:
     to take whichever ends first would prefer short ones.
 
     Args:
-        environment: C copies.
-        policy: observations `[C, O]` -> actions `[C, A]` in [-1, 1].
+        environment: R of them.
+        policy: observations `[R, O]` -> actions `[R, A]` in [-1, 1].
         num_transitions: at least so many; the last episode is whole.
 
     Returns:

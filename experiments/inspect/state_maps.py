@@ -1,6 +1,6 @@
 """Q, sqrt(U) and visits over the states of tasks with few state variables.
 
-Axes: B batch, O observation size, C cells along an axis of the map.
+Axes: B batch, O observation size, H, W cells of a map, as many along both.
 """
 
 import functools
@@ -32,7 +32,7 @@ class Plane(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """What is drawn of one checkpoint; maps `[C, C]`, the second coordinate first."""
+    """What is drawn of one checkpoint; maps `[H, W]`, the second coordinate first."""
 
     q: np.ndarray
     std: np.ndarray  # sqrt(U)
@@ -94,7 +94,7 @@ def maps_of(
         plane: the states.
         config: hyperparameters.
         task: the environment's sizes.
-        num_cells: C.
+        num_cells: H, and W.
     """
     edges = np.linspace(plane.low, plane.high, num_cells + 1)
     centres = (edges[1:] + edges[:-1]) / 2

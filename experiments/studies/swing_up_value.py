@@ -101,7 +101,8 @@ def make_grid(pendulum: Pendulum, points: int) -> Grid:
 
     Args:
         pendulum: its dynamics.
-        points: T = V, rounded up to an odd number so that states of rest are on the grid.
+        points: V, and one more than H as the two ends of a turn are one; rounded up to an odd
+            number so that states of rest are on the grid.
     """
     points += 1 - points % 2
     angle = np.linspace(-np.pi, np.pi, points)[:-1]

@@ -118,7 +118,7 @@ _INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
 
 def capture(model: Any, data: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The integration state with the derived fields `[P]`, and what may vary of the model `[Q]`.
+    """The integration state with the derived fields, and what may vary of the model; one axis each.
 
     Args:
         model: an `MjModel`.
@@ -143,7 +143,7 @@ def restore(model: Any, data: Any, values: np.ndarray, of_model: np.ndarray) -> 
 
 
 def sizes(model: Any, data: Any) -> tuple[int, tuple[int, ...]]:
-    """P, and the lengths that what is saved of the model may have, Q the last."""
+    """The length of the first, and those that the second may have, today's the last."""
     integration = mujoco.mj_stateSize(model, _INTEGRATION)
     earlier = _length(model, MODEL_FIELDS)
     today = earlier + _length(model, RANDOMIZED_FIELDS) + _length(model.opt, OPTIONS)

@@ -40,9 +40,9 @@ _FRAME = 8  # bytes before the Python state, for its length
 class Captured(NamedTuple):
     """The state of one environment."""
 
-    physics: np.ndarray  # [P] float64, MuJoCo's integration state and derived fields; empty without
-    # [Q] float64, the model fields and options that may vary; empty without MuJoCo
-    model: np.ndarray
+    # float64 in one axis each, empty without MuJoCo
+    physics: np.ndarray  # its integration state and derived fields
+    model: np.ndarray  # the model fields and options that may vary
     python: bytes  # attributes of the Python objects
 
 
@@ -76,7 +76,11 @@ def capture(env: gymnasium.Env) -> Captured:
 
 
 def restore(env: gymnasium.Env, captured: Captured) -> None:
-    """Puts `env`, built under the same name, into the captured state."""
+    """Puts `env`, built under the same name, into the captured state.
+
+    Raises:
+        ValueError: if that is of another environment, or was saved by other package versions.
+    """
     current = list(layers(env))
     saved_state = encoding.from_json(captured.python)
     if saved_state["name"] != _name(env):
@@ -101,7 +105,7 @@ def restore(env: gymnasium.Env, captured: Captured) -> None:
 
 
 def sizes(env: gymnasium.Env) -> tuple[int, tuple[int, ...]]:
-    """Length P of `Captured.physics` and those that `Captured.model` may have, Q the last."""
+    """Length of `Captured.physics`, and those that `Captured.model` may have, today's the last."""
     pair = _mujoco_pair(env)
     return physics.sizes(*pair) if pair else (0, (0,))
 

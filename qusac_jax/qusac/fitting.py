@@ -10,8 +10,7 @@ member and target, until their mean on held-out data is the mean squared error t
 
 Array shapes do not depend on how full the buffer is, so nothing recompiles as it grows.
 
-Axes: N members, B batch, O observation size, A action size, C training slots of a full
-buffer.
+Axes: N members, B batch, O observation size, A action size.
 """
 
 import functools
@@ -49,7 +48,7 @@ class _Problem(NamedTuple):
     buffer: replay.Buffer
     num_train: jax.Array  # [] slots to train on
     num_steps: jax.Array  # [] gradient steps of an epoch
-    # [N, C] which training slot stands for each, None without a bootstrap.
+    # [N, max_train] which training slot stands for each, None without a bootstrap.
     bootstrap: jax.Array | None
 
 
@@ -187,7 +186,7 @@ def _run_epoch(problem: _Problem, progress: _Progress) -> _Progress:
 def _gradient_step(
     problem: _Problem, order: jax.Array, i: jax.Array, weights: _Weights
 ) -> _Weights:
-    """Step i of an epoch that visits the training slots in the order `[N, C]`."""
+    """Step i of an epoch that visits the training slots in the order `[N, max_train]`."""
     config = problem.config
     index = i * problem.batch_size + jnp.arange(problem.batch_size)
     rank = jnp.take(order, index, axis=1, mode="clip")

@@ -1,6 +1,6 @@
 """What the dynamics learn from: training and held-out slots of D, and the statistics of D.
 
-Axes: N members, O observation size, A action size, C capacity of the buffer, I numbers in a row.
+Axes: O observation size, A action size, I numbers in a row.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def num_holdout(buffer: replay.Buffer, config: DynamicsConfig) -> jax.Array:
 
 
 def holdout_slots(buffer: replay.Buffer, config: DynamicsConfig) -> jax.Array:
-    """All slots that are held out of a full buffer, also those that are not written yet."""
+    """All slots `[n]` that are held out of a full buffer, also those that are not written yet."""
     return jnp.arange(0, buffer.data.reward.shape[0], config.holdout_every)
 
 

@@ -3,7 +3,7 @@
 A velocity of a few millimetres a step, and a target of a centimetre's width, are next to nothing
 for a network whose inputs are taken to be of the scale of 1. With `Config.normalize_observations`
 actor, critics, U-net and their targets read observations in standard deviations of D from their
-mean (`Normalize` in `qusac_jax.qusac.networks`). The dynamics have an option of their own,
+mean (`Normalize` in `qusac_jax.qusac.layers`). The dynamics have an option of their own,
 `DynamicsConfig.normalize_inputs`.
 
 Axes: B observations, O observation size.
