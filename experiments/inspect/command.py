@@ -57,29 +57,13 @@ def run(options: Any, paths: Sequence[str]) -> None:
     output = pathlib.Path(options.output or saved.path / "inspect")
     files.check_writable(output / "maps.png")
     title = f"{saved.spec.name}, {saved.about['method']}, seed {saved.seeds[seed_index]}"
-    plane, maps, state = None, {}, None
-    for step in reversed(steps):  # the last one has most data, so it has the range of the maps
-        try:
-            at_step = jax.tree.map(lambda x: x[seed_index], saved.agent(step))
-        except CheckpointError:
-            # A run that goes on keeps its last ones only.
-            if options.steps or step == steps[-1] or step in saved.checkpoints():
-                raise
-            files.warn(f"checkpoint {step} was removed by the run that goes on; left out")
-            continue
-        state = at_step if state is None else state
-        plane = plane or state_maps.plane_of(state_maps.data_of(state))
-        if plane is None:
-            break
-        both = {"config": saved.config, "task": saved.task}
-        maps[step] = state_maps.maps_of(at_step, plane, **both, num_cells=options.cells)
+    state, plane, maps = _look(saved, steps, seed_index, options)
     if plane is not None:
-        ordered = {step: maps[step] for step in steps if step in maps}
         path = output / "maps.png"
         with_u = METHODS[saved.config.method].estimates_u
-        state_maps.draw(ordered, plane, path, title, with_u=with_u)
+        state_maps.draw(maps, plane, path, title, with_u=with_u)
         print(f"maps over the states -> {path}")
-    if state is not None and state.dynamics is not None:
+    if state.dynamics is not None:
         path = output / "rollouts.png"
         dynamics = state.dynamics
         _draw_rollouts(saved, state, dynamics, path, f"{title}, step {steps[-1]}", options)
@@ -90,6 +74,33 @@ def run(options: Any, paths: Sequence[str]) -> None:
     for name in unread:
         if options[name].present:
             files.warn(f"{name} has no effect on the pictures of this run")
+
+
+def _look(
+    saved: SavedRun, steps: Sequence[int], seed_index: int, options: Any
+) -> tuple[qusac.TrainState, state_maps.Plane | None, dict[int, state_maps.Maps]]:
+    """The agent at the last of the steps, the plane of its states, and the maps of all by step.
+
+    Of too many state variables there is no plane, and only the last checkpoint is read.
+    """
+    at = lambda step: jax.tree.map(lambda x: x[seed_index], saved.agent(step))
+    last = at(steps[-1])
+    plane = state_maps.plane_of(state_maps.data_of(last))  # it has most data, so it has the range
+    if plane is None:
+        return last, None, {}
+    both = {"config": saved.config, "task": saved.task}
+    maps = {}
+    for step in steps:
+        try:
+            state = last if step == steps[-1] else at(step)
+        except CheckpointError:
+            # A run that goes on keeps its last ones only.
+            if options.steps or step in saved.checkpoints():
+                raise
+            files.warn(f"checkpoint {step} was removed by the run that goes on; left out")
+            continue
+        maps[step] = state_maps.maps_of(state, plane, **both, num_cells=options.cells)
+    return last, plane, maps
 
 
 def _steps(saved: SavedRun, asked: Sequence[str] | None) -> list[int]:
