@@ -42,3 +42,13 @@ def first_line(error: BaseException) -> str:
     """What an exception says, without what follows its first line."""
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:300]
+
+
+def with_type(error: BaseException) -> str:
+    """The same after the exception's type, for what other people's code raises."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
+def on_one_line(value: Any) -> str:
+    """The text of a value, all on one line that is not too long."""
+    return " ".join(str(value).split())[:300]

@@ -7,6 +7,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from qusac_jax._messages import on_one_line
+
 _PLAIN_REWARDS = (float, int, np.float64, np.float32)
 _PLAIN_FLAGS = (bool, np.bool_)
 _LARGEST = float(np.finfo(np.float32).max)  # as everything becomes float32
@@ -148,7 +150,7 @@ class ActionCost(gymnasium.Wrapper):
         return f"at step {self.total_steps} (step {self.episode_steps} of its episode)"
 
     def _fault(self, verb: str, quantity: str, wanted: str, value: Any) -> FaultyEnvironmentError:
-        found = f"{type(value).__name__} {_one_line(value)}"
+        found = f"{type(value).__name__} {on_one_line(value)}"
         if shape := _shape(value):
             found = f"{type(value).__name__} of shape {shape}"
         return FaultyEnvironmentError(
@@ -157,7 +159,7 @@ class ActionCost(gymnasium.Wrapper):
         )
 
     def _raised(self, verb: str, error: BaseException) -> FaultyEnvironmentError:
-        text = _one_line(error)
+        text = on_one_line(error)
         cause = type(error).__name__ + (f": {text}" if text else "")
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames[1:] if "site-packages" not in frame.filename]
@@ -176,7 +178,7 @@ class ActionCost(gymnasium.Wrapper):
     def _not_finite(self, quantity: str, value: Any) -> FaultyEnvironmentError:
         return FaultyEnvironmentError(
             f"environment {self.name!r} returned {quantity} that is not finite {self._where()}: "
-            f"{_one_line(value)}; its simulation diverged or it has a bug: use a smaller time "
+            f"{on_one_line(value)}; its simulation diverged or it has a bug: use a smaller time "
             "step, or another environment"
         )
 
@@ -187,8 +189,3 @@ def _shape(value: Any) -> tuple[int, ...] | None:
         return np.shape(value)
     except ValueError:
         return None
-
-
-def _one_line(value: Any) -> str:
-    """The text of a value, on one line that is not too long."""
-    return " ".join(str(value).split())[:300]

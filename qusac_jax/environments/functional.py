@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax._fields import is_integer
+from qusac_jax._messages import with_type
 from qusac_jax.environments import device_tasks
-from qusac_jax.environments.importing import import_function, one_line
+from qusac_jax.environments.importing import import_function
 from qusac_jax.environments.names import parse_name
 from qusac_jax.task import TerminationFn
 
@@ -117,7 +118,7 @@ def load(name: str) -> FunctionalEnvironment:
             env = import_function(parsed.task, "env")()
         except (Exception, SystemExit) as error:  # of the user's own code
             raise ValueError(
-                f"env: {name!r} cannot be made: {one_line(error)}; name a function that takes no "
+                f"env: {name!r} cannot be made: {with_type(error)}; name a function that takes no "
                 "arguments and returns a functional environment"
             ) from error
     else:
@@ -177,7 +178,7 @@ def check(env: FunctionalEnvironment, name: str = "environment") -> None:
         hash(env)
     except TypeError as error:
         raise ValueError(
-            f"env: {name!r} cannot be a static argument of jax.jit: {one_line(error)}; define it "
+            f"env: {name!r} cannot be a static argument of jax.jit: {with_type(error)}; define it "
             "with @dataclass(frozen=True), or without __eq__"
         ) from error
 
@@ -209,7 +210,7 @@ def _traced(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
         return jax.eval_shape(function, *arguments)
     except Exception as error:  # other people's environments raise anything
         raise ValueError(
-            f"env: {name!r} cannot be traced: {one_line(error)}; write it with jax.numpy"
+            f"env: {name!r} cannot be traced: {with_type(error)}; write it with jax.numpy"
         ) from error
 
 

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from qusac_jax._messages import did_you_mean
+from qusac_jax._messages import did_you_mean, with_type
 
 
 def import_function(
@@ -29,7 +29,7 @@ def import_function(
     except (Exception, SystemExit) as error:  # other people's modules raise anything
         named = form.partition("MODULE")[0] + path
         raise ValueError(
-            f"{what}: the module of {named!r} cannot be imported: {one_line(error)}; start where "
+            f"{what}: the module of {named!r} cannot be imported: {with_type(error)}; start where "
             "it lies, or put that folder into PYTHONPATH, and name it as Python would import it "
             f"from there, such as {form.replace('MODULE', 'package.module')}"
         ) from error
@@ -40,8 +40,3 @@ def import_function(
             f"{did_you_mean(name, functions)}; define it there, or name another"
         )
     return getattr(module, name)
-
-
-def one_line(error: BaseException) -> str:
-    """What an exception says, for a message of one line."""
-    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"

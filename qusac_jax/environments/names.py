@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from qusac_jax._messages import did_you_mean
+from qusac_jax._messages import did_you_mean, on_one_line
 from qusac_jax.environments.device_tasks import BRAX_BACKENDS, BRAX_TASKS
 from qusac_jax.environments.importing import import_function
 
@@ -168,7 +168,7 @@ def _import_registering(name: str, module: str) -> None:
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # other people's modules raise anything
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        cause = on_one_line(f"{type(error).__name__}: {error}")
         raise ValueError(
             f"env: the module {module!r} of {name!r} cannot be imported ({cause}); install the "
             "package that registers the environment, and name it as Python would import it from "

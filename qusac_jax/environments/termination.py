@@ -16,9 +16,9 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from qusac_jax._messages import did_you_mean
+from qusac_jax._messages import did_you_mean, with_type
 from qusac_jax.environments import functional
-from qusac_jax.environments.importing import import_function, one_line
+from qusac_jax.environments.importing import import_function
 from qusac_jax.environments.names import parse_name
 from qusac_jax.task import TerminationFn
 
@@ -269,7 +269,7 @@ def check_termination(
             done = jax.eval_shape(termination, observation, action, observation)
         except Exception as error:  # other people's functions raise anything
             raise ValueError(
-                f"{name} cannot be traced on {sizes}: {one_line(error)}; write it with jax.numpy "
+                f"{name} cannot be traced on {sizes}: {with_type(error)}; write it with jax.numpy "
                 "as a function of observation, action and next_observation"
             ) from error
         given = (getattr(done, "shape", None), getattr(done, "dtype", None))
