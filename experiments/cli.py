@@ -1,5 +1,6 @@
 """What the command-line programs share: parsing, exit codes, devices, seeds."""
 
+import os
 import re
 import signal
 import sys
@@ -74,7 +75,7 @@ def run_with(
             raise ValueError(f"arguments are missing: {positional}; --help tells more")
         return main(arguments)
 
-    return _exit_code(parsed)
+    return _written_out(_exit_code(parsed))
 
 
 def parse(
@@ -154,6 +155,23 @@ def _exit_code(main: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def _written_out(code: int) -> int:
+    """The exit code, once all that was printed is written: 2 where it should be 0 and is not."""
+    try:
+        if sys.stdout is not None:  # as it is where it was closed
+            sys.stdout.flush()
+    except OSError as error:
+        # Python flushes once more at its end, and would leave with a code and lines of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if code == 0:
+            print(
+                f"error: the output cannot be written ({error.strerror}); send it elsewhere",
+                file=sys.stderr,
+            )
+            return 2
+    return code
 
 
 def select_device(kind: str) -> list[Any]:

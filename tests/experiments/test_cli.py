@@ -1,7 +1,9 @@
 """Command lines: mistakes are one line and code 2, hyperparameters are flags, nested ones too."""
 
 import dataclasses
+import os
 import signal
+import sys
 from typing import Any, Literal
 
 import pytest
@@ -149,6 +151,21 @@ def test_exit_codes(raised, code, capsys):
     assert cli.run_with(main, flags.FlagValues(), ["program"], "") == code
     assert capsys.readouterr().err.count("\n") == 1
     assert cli.run_with(lambda: 7, flags.FlagValues(), ["program"], "") == 7
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_cannot_be_printed_is_a_mistake_if_nothing_else_was(code, monkeypatch, capsys):
+    def main():
+        print("a table")
+        return code
+
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.run_with(main, flags.FlagValues(), ["program"], "") == (code or 2)
+        full.flush()  # as Python does at its end
+    said = "error: the output cannot be written (No space left on device); send it elsewhere\n"
+    assert capsys.readouterr().err == ("" if code else said)
 
 
 def test_the_largest_seed_is_one():
