@@ -152,6 +152,9 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
         raise ValueError(f"{what}; leave this run out")
     fields = config.get("config")
     critic_data = fields.get("critic_data") if isinstance(fields, dict) else None
+    if not isinstance(critic_data, str | None):
+        what = f"{path / 'config.json'}: critic_data is {critic_data!r}, which is no name"
+        raise ValueError(f"{what}; leave this run out")
     env = plain(str(config["env"]))
     name = plain(run_settings.name_of(config["preset"], config["method"], critic_data))
     columns = read_columns(path / "metrics.csv", {x, y, *_REQUIRED_COLUMNS})

@@ -191,9 +191,12 @@ def test_a_run_with_odd_steps_or_costs_does_not_end_the_others(tmp_path, capsys)
     odd = write_run(tmp_path / "odd", "e", "mbpo", [("inf", 0, 1, 1, 1), (1, 0, 1, 1, 1)])
     (odd / "summary.json").write_text(json.dumps({"steps": 5, "seeds": [0]}))
     costly = change_config(write_run(tmp_path / "cost", "e", "pombu", []), action_cost="abc")
-    curves = run_reader.read_runs([good, odd, costly])
+    unnamed = write_run(tmp_path / "data", "e", "ensemble_mean", [])
+    change_config(unnamed, config={"critic_data": ["model"]})
+    curves = run_reader.read_runs([good, odd, costly, unnamed])
     assert {curve.name for curve in curves} == {"sac", "mbpo"}
     said = capsys.readouterr().err
+    assert "critic_data is ['model'], which is no name" in said
     assert "ends at step 1 of seed 0" in said
     assert "action_cost is 'abc', which is no number" in said
 
