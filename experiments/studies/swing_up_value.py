@@ -179,6 +179,10 @@ def main(argv: Sequence[str] = sys.argv) -> int:
     options = make_flags()
 
     def run() -> None:
+        for name in ("discount", "action_cost"):  # the bounds of a flag let NaN through
+            values = options[name].value
+            if not np.all(np.isfinite(values)):
+                raise ValueError(f"{name} must be finite, got {values}; leave that one out")
         pendulum = identify()
         grid = make_grid(pendulum, options.points)
         columns = ["discount", "action cost", "hanging", "standing", "earned", "return"]

@@ -59,3 +59,13 @@ def test_costs_make_swinging_up_worth_less_and_prohibitive_ones_nothing(pendulum
     assert free.first is not None
     assert free.first > 100
     assert (prohibitive.task_return, prohibitive.first) == (0.0, None)
+
+
+@pytest.mark.parametrize("argument", ["--discount=nan", "--action_cost=nan", "--action_cost=inf"])
+def test_mistakes_are_one_line_and_code_2(argument, capsys):
+    name = argument.removeprefix("--").partition("=")[0]
+    assert swing_up_value.main(["swing_up_value", "--points=21", argument]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {name} must be finite, got [")
+    assert err.count("\n") == 1
