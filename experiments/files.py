@@ -193,6 +193,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     path = pathlib.Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            path.stat()  # to `exists`, a link that leads to itself is nothing that is there
         if path.exists():
             path.open("ab").close()
         if path.is_file() or not path.exists():  # it is written beside, see `replacing`

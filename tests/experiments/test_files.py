@@ -34,7 +34,8 @@ def test_outputs_that_cannot_be_written_are_found_before_the_work(tmp_path):
     (tmp_path / "file").write_text("kept")
     files.check_writable(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "kept"
-    for bad in (tmp_path, "/proc/picture.png"):
+    (tmp_path / "loop").symlink_to("loop")
+    for bad in (tmp_path, "/proc/picture.png", tmp_path / "loop"):
         with pytest.raises(ValueError, match="cannot be written"):
             files.check_writable(bad)
     for bad in ("picture.png", "folder/picture.png"):
