@@ -14,6 +14,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from experiments import interrupts
+
 _REMEDY = "leave this run out"  # of those that are drawn together
 
 
@@ -140,8 +142,9 @@ def warn(message: str) -> None:
 def replacing(path: pathlib.Path, mode: str = "w", *, is_shared: bool = False) -> Iterator[IO[Any]]:
     """A file to write to, which takes the place of the one at the path when it is complete.
 
-    What is there stays as it is if anything goes wrong before, be it a full disk or kill -9. A link
-    stays one; what is no file, such as /dev/null, is written to.
+    What is there stays as it is if anything goes wrong before, be it a full disk or kill -9; after
+    Ctrl-C nothing of the new one stays. A link stays one; what is no file, such as /dev/null, is
+    written to.
 
     Args:
         path: of the file.
@@ -155,20 +158,21 @@ def replacing(path: pathlib.Path, mode: str = "w", *, is_shared: bool = False) -
         return
     path = path.resolve() if path.is_symlink() else path
     partial = path.with_suffix(f".{os.getpid()}.partial" if is_shared else ".partial")
-    try:
-        with partial.open(mode, **text) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException as error:  # what is there of it takes room, too
-        partial.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and not error.filename:  # of writing itself
-            raise OSError(
-                f"{path} could not be written ({error.strerror}); free some space, or choose "
-                "another place"
-            ) from error
-        raise
-    partial.rename(path)
+    with interrupts.unfinished(partial):
+        try:
+            with partial.open(mode, **text) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException as error:  # what is there of it takes room, too
+            partial.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.errno and not error.filename:  # of writing
+                raise OSError(
+                    f"{path} could not be written ({error.strerror}); free some space, or choose "
+                    "another place"
+                ) from error
+            raise
+        partial.rename(path)
 
 
 def write_csv(path: pathlib.Path, header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:

@@ -11,6 +11,19 @@ import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+_unfinished: list[str] = []
+
+
+@contextlib.contextmanager
+def unfinished(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Within it, a process that leaves at once removes this file, if it is there."""
+    name = os.path.abspath(path)
+    _unfinished.append(name)
+    try:
+        yield
+    finally:
+        _unfinished.remove(name)
+
 
 def leave_at_once() -> None:
     """From now on both signals end the process, with one line on stderr and code 128 + number."""
@@ -28,6 +41,9 @@ def _leave(number: int, frame: FrameType | None) -> None:
     del frame
     with contextlib.suppress(Exception):  # the signal may have come in the middle of a print
         sys.stdout.flush()
+    for path in _unfinished:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
     with contextlib.suppress(OSError):
         os.write(2, b"interrupted\n" if number == signal.SIGINT else b"terminated\n")
     os._exit(128 + number)

@@ -64,6 +64,24 @@ def test_importing_the_package_leaves_the_handlers_alone():
     assert done.stdout == "SIG_DFL\n", done.stderr
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_half_written_stays_where_a_program_leaves_at_once(number, tmp_path):
+    (tmp_path / "rows.csv").write_text("kept")
+    code = (
+        "import pathlib, signal\n"
+        "from experiments import files, interrupts\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "interrupts.leave_at_once()\n"
+        f"with files.replacing(pathlib.Path({str(tmp_path / 'rows.csv')!r})) as file:\n"
+        "    file.write('half')\n"
+        f"    signal.raise_signal({int(number)})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=programs.ROOT, timeout=120)
+    assert done.returncode == 128 + number
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
+    assert (tmp_path / "rows.csv").read_text() == "kept"
+
+
 def test_the_first_signal_says_how_soon_it_stops_and_the_second_does_not_wait(capfd):
     with interrupts.stop_signals(interrupts.saving(", after 8 updates")) as stopped:
         assert stopped() is None
