@@ -106,7 +106,7 @@ def _of_size(name: str, size: int) -> environments.Environment:
 
 def _read_grid(path: pathlib.Path) -> environments.Environment:
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
             f"map {str(path)!r} cannot be read: {error}; pass a text file with the map"

@@ -54,7 +54,8 @@ def read_published(path: str, axis: str) -> list[dict[str, str]]:
         ValueError: if it is no such file, naming the line and column.
     """
     try:
-        with open(path, newline="") as file:
+        # Spreadsheets put a byte-order mark first.
+        with open(path, newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"published must be a CSV, but {path} cannot be read: {error}") from error

@@ -577,6 +577,15 @@ def test_published_means_are_over_seeds_and_of_places_where_all_have_a_value():
     assert finished_runs.published_means(None, "length", "learning_time") == {}
 
 
+def test_published_results_and_maps_may_be_saved_by_a_spreadsheet_or_an_editor(tmp_path):
+    path = tmp_path / "published.csv"
+    path.write_text("method,length,total_regret\npsrl,10,4\n", encoding="utf-8-sig")
+    found = finished_runs.read_published(str(path), "length")
+    assert found == [{"method": "psrl", "length": "10", "total_regret": "4"}]
+    path.write_text("S.G\n", encoding="utf-8-sig")
+    assert catalogue._read_grid(path).num_states == 2  # the goal ends an episode
+
+
 def test_flags_reach_the_agent():
     options = command.make_flags()
     given = ["--risk=-2", "--num_members=7", "--min_local=0.25", "--solver=lu", "--discount=0.5"]
