@@ -32,10 +32,12 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_float("gain", 10.0, "of the critics' orthogonal weights, in all layers", **define)
     flags.DEFINE_float("discount", 0.99, "in [0, 1)", **define)
     flags.DEFINE_float("learning_rate", 3e-4, "of the critics", **define)
-    flags.DEFINE_integer("width", 256, "of the critics' two layers", **define)
-    flags.DEFINE_integer("batch_size", 256, "transitions per critic and update", **define)
+    flags.DEFINE_integer("width", 256, "of the critics' two layers", 1, 10_000, **define)
     flags.DEFINE_integer(
-        "updates", 5_000, "gradient updates between two lines", lower_bound=1, **define
+        "batch_size", 256, "transitions per critic and update", 1, 1_000_000, **define
+    )
+    flags.DEFINE_integer(
+        "updates", 5_000, "gradient updates between two lines", 1, 100_000_000, **define
     )
     flags.DEFINE_integer("lines", 4, "lines after the first", lower_bound=1, **define)
     return values

@@ -72,7 +72,7 @@ def make_flags() -> flags.FlagValues:
     define: dict[str, Any] = {"flag_values": values}
     flags.DEFINE_multi_float("discount", [0.99, 0.995], "discounts", 0.0, 0.9999, **define)
     flags.DEFINE_multi_float("action_cost", [0.0, 0.01, 0.03, 0.05], "costs", 0.0, **define)
-    flags.DEFINE_integer("points", 361, "of the grid along each axis", 21, **define)
+    flags.DEFINE_integer("points", 361, "of the grid along each axis", 21, 2_001, **define)
     return values
 
 

@@ -27,6 +27,17 @@ def test_without_a_future_critics_come_to_agree_and_rough_ones_less():
     assert last_spread(1.0) < 0.05 < 0.5 < last_spread(10.0)
 
 
-def test_mistakes_are_one_line_and_code_2(capsys):
-    assert critic_noise.main(["critic_noise", "--discount=1"]) == 2
-    assert "discount must lie in [0, 1)" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--discount=1", "discount must lie in [0, 1)"),
+        ("--updates=99999999999999", "updates"),
+        ("--width=99999999999", "width"),
+        ("--batch_size=0", "batch_size"),
+    ],
+)
+def test_mistakes_are_one_line_and_code_2(argument, message, capsys):
+    assert critic_noise.main(["critic_noise", argument]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
