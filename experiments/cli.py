@@ -114,7 +114,7 @@ def _help(options: flags.FlagValues) -> str:
 
     absl has a section for each module that defines flags, which tells a user nothing.
     """
-    sections: dict[str, list[str]] = {_OF_PROGRAM: []}
+    sections: dict[str, list[str]] = {name: [] for name in (_OF_PROGRAM, *_SECTIONS.values())}
     for section in re.split(r"\n(?=\S)", options.get_help().strip()):
         heading, _, text = section.partition(":\n")
         is_module = heading == sys.argv[0] or re.fullmatch(r"\w+(\.\w+)+", heading)
@@ -125,6 +125,7 @@ def _help(options: flags.FlagValues) -> str:
     return "".join(
         f"\n{heading}:\n" + "\n".join(sorted(texts, key=name)) + "\n"
         for heading, texts in sections.items()
+        if texts
     )
 
 

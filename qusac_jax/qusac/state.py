@@ -8,6 +8,7 @@ from typing import NamedTuple
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from qusac_jax._checks import check_key
 from qusac_jax.qusac import dynamics as dynamics_lib
@@ -106,7 +107,7 @@ def act(
     """
     if key is not None:
         check_key(key)
-    shape = jnp.shape(observation)
+    shape = np.shape(observation)
     if not shape or shape[-1] != task.observation_size:
         raise ValueError(f"observation must have shape [..., {task.observation_size}], got {shape}")
     observation = jnp.asarray(observation, jnp.float32)
