@@ -160,12 +160,14 @@ def _exit_code(main: Callable[[], int | None]) -> int:
 
 def _written_out(code: int) -> int:
     """The exit code, once all that was printed is written: 2 where it should be 0 and is not."""
+    output = sys.stdout
+    if output is None:  # it was closed
+        return code
     try:
-        if sys.stdout is not None:  # as it is where it was closed
-            sys.stdout.flush()
+        output.flush()
     except OSError as error:
         # Python flushes once more at its end, and would leave with a code and lines of its own.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         if code == 0:
             print(
                 f"error: the output cannot be written ({error.strerror}); send it elsewhere",

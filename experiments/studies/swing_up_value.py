@@ -180,7 +180,7 @@ def main(argv: Sequence[str] = sys.argv) -> int:
 
     def run() -> None:
         for name in ("discount", "action_cost"):  # the bounds of a flag let NaN through
-            values = options[name].value
+            values = getattr(options, name)
             if not np.all(np.isfinite(values)):
                 raise ValueError(f"{name} must be finite, got {values}; leave that one out")
         pendulum = identify()
