@@ -1,5 +1,6 @@
 """What the command-line programs share: parsing, exit codes, devices, seeds."""
 
+import errno
 import os
 import re
 import signal
@@ -151,7 +152,7 @@ def _exit_code(main: Callable[[], int | None]) -> int:
     try:
         return main() or 0
     except (ValueError, flags.Error, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_said_of(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -169,12 +170,17 @@ def _written_out(code: int) -> int:
         # Python flushes once more at its end, and would leave with a code and lines of its own.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         if code == 0:
-            print(
-                f"error: the output cannot be written ({error.strerror}); send it elsewhere",
-                file=sys.stderr,
-            )
+            print(f"error: {_said_of(error)}", file=sys.stderr)
             return 2
     return code
+
+
+def _said_of(error: Exception) -> str:
+    """What a mistake says; with a remedy where a stream, which has no name, takes no more."""
+    takes_no_more = (errno.ENOSPC, errno.EPIPE)
+    if isinstance(error, OSError) and error.errno in takes_no_more and not error.filename:
+        return f"the output cannot be written ({error.strerror}); send it elsewhere"
+    return str(error)
 
 
 def select_device(kind: str) -> list[Any]:

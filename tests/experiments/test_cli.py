@@ -154,10 +154,10 @@ def test_exit_codes(raised, code, capsys):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-@pytest.mark.parametrize("code", [0, 1])
-def test_what_cannot_be_printed_is_a_mistake_if_nothing_else_was(code, monkeypatch, capsys):
+@pytest.mark.parametrize(("code", "flush"), [(0, False), (1, False), (0, True)])
+def test_what_cannot_be_printed_is_a_mistake_if_nothing_else_was(code, flush, monkeypatch, capsys):
     def main():
-        print("a table")
+        print("a table", flush=flush)
         return code
 
     with open("/dev/full", "w") as full:
