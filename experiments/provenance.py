@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 
+import qusac_jax
+
 _PACKAGES = [
-    "qusac_jax",
     "jax",
     "jaxlib",
     "flax",
@@ -25,7 +26,7 @@ _PACKAGES = [
 
 def describe_program() -> dict[str, Any]:
     """Versions, commit and device, for config.json."""
-    versions = {}
+    versions = {"qusac_jax": qusac_jax.__version__}
     for name in _PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from qusac_jax.export import export_policy
     from qusac_jax.policy import load_policy
 
+__version__ = "0.2.0.dev0"
+
 __all__ = [
     "datasets",
     "environments",

@@ -51,6 +51,7 @@ def test_a_run_leaves_everything_behind(finished):
     assert config["env"] == ENV
     assert config["config"]["batch_size"] == 8
     assert config["versions"]["jax"] == jax.__version__
+    assert config["versions"]["qusac_jax"] == qusac_jax.__version__
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["steps"] == 80
     assert summary["seeds"] == [0, 1]
