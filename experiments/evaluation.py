@@ -67,8 +67,12 @@ def evaluate(
 
 def check_video(env: str) -> None:
     """Raises `ValueError` if the environment cannot be rendered, or a video package is missing."""
-    if environments.functional.is_functional(env):
-        raise ValueError(f"video: {env!r} is stepped on the device; leave --video out")
+    functional = environments.functional
+    if functional.is_functional(env) and not functional.is_drawn(functional.load(env)):
+        raise ValueError(
+            f"video: {env!r} is stepped on the device; leave --video out, or define draw(state) "
+            "and frames_per_second"
+        )
     try:
         environments.check_video_packages()
     except RuntimeError as error:

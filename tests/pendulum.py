@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 MAX_SPEED = 6.0
 DT = 0.1
@@ -47,6 +48,19 @@ class Pendulum:
 
     def termination(self, observation, action, next_observation):
         return jnp.abs(next_observation[..., 2]) > MAX_SPEED
+
+
+class Drawn(Pendulum):
+    """Its pictures are dark, but for the 4 x 4 pixels at the pendulum's tip."""
+
+    frames_per_second = 1 / DT
+
+    def draw(self, state):
+        picture = np.zeros((64, 96, 3), np.uint8)
+        row = round(32 - 24 * float(np.cos(state.angle)))
+        column = round(48 + 24 * float(np.sin(state.angle)))
+        picture[row - 2 : row + 2, column - 2 : column + 2] = 255
+        return picture
 
 
 class Exploding(Pendulum):

@@ -4,6 +4,7 @@ Axes: O observation size, A action size.
 """
 
 import contextlib
+import importlib
 import io
 import types
 import warnings
@@ -13,6 +14,7 @@ from typing import Any
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from qusac_jax._keys import is_key
 from qusac_jax._messages import require
@@ -35,6 +37,7 @@ BRAX_TASKS: Mapping[str, str] = types.MappingProxyType(
 )
 BRAX_BACKENDS = ("mjx", "spring")  # the first is the default
 _BRAX_EPISODE_LENGTH = 1000
+_PICTURE = (240, 320)  # height and width, as on the host
 # What Playground calls the paper's tasks.
 PLAYGROUND_ALIASES: Mapping[str, str] = types.MappingProxyType(
     {
@@ -53,11 +56,12 @@ class PackagedEnvironment:
 
     action_low, action_high = -1.0, 1.0  # both rescale, or take such controls
 
-    def __init__(self, env: Any, *, episode_length: int, termination: str):
+    def __init__(self, env: Any, *, model: Any, episode_length: int, termination: str):
         """Wraps one.
 
         Args:
-            env: with Brax's `reset(key)`, `step(state, action)` and `action_size`.
+            env: with Brax's `reset(key)`, `step(state, action)`, `action_size` and `dt`.
+            model: MuJoCo's model of it, to be drawn.
             episode_length: steps.
             termination: a key of `TERMINATIONS`.
         """
@@ -68,6 +72,9 @@ class PackagedEnvironment:
         self._like = jax.eval_shape(self._reset, jax.random.key(0))
         (self.observation_size,) = self._like.obs.shape
         self.action_size = int(env.action_size)
+        self.frames_per_second = 1.0 / float(env.dt)
+        self._model = model
+        self._renderer: Any = None  # made when something is drawn
         self.episode_length = episode_length
         self.termination = termination
 
@@ -98,6 +105,19 @@ class PackagedEnvironment:
         del state
         return jnp.zeros((), bool)
 
+    def draw(self, state: Any) -> np.ndarray:
+        """`[240, 320, 3]`, by MuJoCo, from its first camera."""
+        mujoco: Any = importlib.import_module("mujoco")  # chooses an OpenGL library
+        if self._renderer is None:
+            self._renderer = mujoco.Renderer(self._model, *_PICTURE)
+        # Brax and Playground name what they simulate differently, and so do Brax's simulators.
+        physics = state.data if hasattr(state, "data") else state.pipeline_state
+        data = mujoco.MjData(self._model)
+        data.qpos[:] = physics.qpos if hasattr(physics, "qpos") else physics.q
+        mujoco.mj_forward(self._model, data)
+        self._renderer.update_scene(data, camera=0 if self._model.ncam else -1)
+        return self._renderer.render()
+
 
 def load_brax(task: str) -> PackagedEnvironment:
     """A task of Brax.
@@ -116,7 +136,10 @@ def load_brax(task: str) -> PackagedEnvironment:
         warnings.simplefilter("ignore")  # that Brax is no longer maintained
         env = envs.get_environment(name, backend=backend or BRAX_BACKENDS[0])
     return PackagedEnvironment(
-        env, episode_length=_BRAX_EPISODE_LENGTH, termination=BRAX_TASKS[name]
+        env,
+        model=env.sys.mj_model,
+        episode_length=_BRAX_EPISODE_LENGTH,
+        termination=BRAX_TASKS[name],
     )
 
 
@@ -141,7 +164,9 @@ def load_playground(task: str) -> PackagedEnvironment:
     try:
         env = suite.load(name, config_overrides={"impl": "jax"})
         length = int(suite.get_default_config(name).episode_length)
-        return PackagedEnvironment(env, episode_length=length, termination="never")
+        return PackagedEnvironment(
+            env, model=env.mj_model, episode_length=length, termination="never"
+        )
     except Exception as error:  # the installed versions of MJX and Playground may not fit
         raise ValueError(
             f"env: 'playground:{task}' cannot be loaded with the installed versions: {error}; use "

@@ -7,7 +7,7 @@ your own, written with `jax.numpy`, fit it; `streams` steps it. Written for one 
 
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import chex
 import jax
@@ -85,6 +85,24 @@ class FunctionalEnvironment(Protocol):
     def truncated(self, state: State) -> jax.Array:
         """Whether the episode is cut off here before `episode_length`, `[]` bool."""
         ...
+
+
+class DrawnEnvironment(FunctionalEnvironment, Protocol):
+    """One that videos can be made of."""
+
+    @property
+    def frames_per_second(self) -> float:
+        """At which a step takes as long in a video as it does in the task."""
+        ...
+
+    def draw(self, state: State) -> np.ndarray:
+        """A picture of a state, `[H, W, 3]` uint8; called outside of compiled functions."""
+        ...
+
+
+def is_drawn(env: FunctionalEnvironment) -> TypeGuard[DrawnEnvironment]:
+    """Whether videos can be made of an environment."""
+    return hasattr(env, "draw") and hasattr(env, "frames_per_second")
 
 
 def is_functional(name: str) -> bool:

@@ -30,6 +30,15 @@ class Stream(NamedTuple):
     key: chex.PRNGKey  # of all that follows
 
 
+class Step(NamedTuple):
+    """What one step of an environment gave."""
+
+    reward: jax.Array  # [] float32, with action cost
+    task_reward: jax.Array  # [] float32, without
+    terminated: jax.Array  # [] bool, the task ended the episode
+    truncated: jax.Array  # [] bool, the time limit did
+
+
 class StepResult(NamedTuple):
     """What one step of all environments gave; `R` leads where there are several."""
 
@@ -80,22 +89,16 @@ def restart(env: FunctionalEnvironment, stream: Stream) -> Stream:
     return start(env, stream.key)
 
 
-def advance(
-    env: FunctionalEnvironment,
-    stream: Stream,
-    action: jax.Array,
-    *,
-    action_cost: float = 0.0,
-    active: jax.Array | bool = True,
-) -> tuple[Stream, StepResult]:
-    """One step, and the first state of the next episode where this one has ended.
+def step(
+    env: FunctionalEnvironment, stream: Stream, action: jax.Array, *, action_cost: float = 0.0
+) -> tuple[Stream, Step]:
+    """One step; an episode that ends stays where it has ended.
 
     Args:
         env: any.
         stream: where it is.
         action: `[A]` in [-1, 1]; what lies outside is clipped.
         action_cost: rho >= 0; rho * sum(a_i^2) is taken off the reward.
-        active: `[]` bool, whether to step at all. If not, the stream stays as it is, with reward 0.
 
     Returns:
         The stream and what the step gave.
@@ -116,8 +119,6 @@ def advance(
     task_reward = jnp.asarray(env.reward(stream.state, own_action, state), jnp.float32)
     reward = task_reward - action_cost * jnp.sum(jnp.square(action))
     length = stream.episode_length + 1
-    terminated = jnp.asarray(env.terminated(state), bool)
-    truncated = jnp.asarray(env.truncated(state), bool) | (length >= env.episode_length)
     stepped = Stream(
         state=state,
         observation=_observe(env, state),
@@ -125,6 +126,40 @@ def advance(
         episode_task_return=stream.episode_task_return + task_reward,
         episode_length=length,
         key=key,
+    )
+    return stepped, Step(
+        reward=reward,
+        task_reward=task_reward,
+        terminated=jnp.asarray(env.terminated(state), bool),
+        truncated=jnp.asarray(env.truncated(state), bool) | (length >= env.episode_length),
+    )
+
+
+def advance(
+    env: FunctionalEnvironment,
+    stream: Stream,
+    action: jax.Array,
+    *,
+    action_cost: float = 0.0,
+    active: jax.Array | bool = True,
+) -> tuple[Stream, StepResult]:
+    """One step, and the first state of the next episode where this one has ended.
+
+    Args:
+        env: as for `step`.
+        stream: as for `step`.
+        action: as for `step`.
+        action_cost: as for `step`.
+        active: `[]` bool, whether to step at all. If not, the stream stays as it is, with reward 0.
+
+    Returns:
+        The stream and what the step gave.
+
+    Raises:
+        ValueError: as `step`.
+    """
+    stepped, (reward, task_reward, terminated, truncated) = step(
+        env, stream, action, action_cost=action_cost
     )
     ended = terminated | truncated
     # Resets are rare and as dear as a step: one turn of a loop when somebody needs it.
@@ -140,7 +175,7 @@ def advance(
         observation=after.observation,
         episode_return=if_ended(stepped.episode_return),
         episode_task_return=if_ended(stepped.episode_task_return),
-        episode_length=if_ended(length),
+        episode_length=if_ended(stepped.episode_length),
     )
     return after, result
 

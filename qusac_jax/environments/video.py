@@ -1,24 +1,29 @@
 """Videos of a policy, recorded without a display.
 
 Which OpenGL library renders is decided once per process, when dm_control is first imported, and a
-broken one can take the process down with it. So a video is made by another process, which plays the
-same actions from the same seed again.
+broken one can take the process down with it. So a video is made by another process. It plays the
+same actions from the same seed again, or draws the states of an environment on the device.
 """
 
 import contextlib
+import functools
 import importlib.util
 import math
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax.environments.make import make
+from qusac_jax import _keys
+from qusac_jax.environments import functional, streams
+from qusac_jax.environments.make import make, spec
 
 BACKENDS = ("egl", "osmesa")  # values of MUJOCO_GL that need no display, in the order of trying
 _RENDER_TIMEOUT_S = 1800
@@ -48,7 +53,7 @@ def record_video(
     """Plays one episode and writes it as an mp4.
 
     Args:
-        name: an environment, as for `make`.
+        name: an environment, as for `make`, or as for `functional.load` one that can be drawn.
         policy: from an observation `[O]` to an action `[A]` in [-1, 1].
         path: the file to write, ending in .mp4; missing folders are made.
         seed: of the environment, in [0, 2**32).
@@ -61,8 +66,8 @@ def record_video(
         A `Recording` with the returns of the episode, whose video is at `path`.
 
     Raises:
-        ValueError: for an unknown environment, a path that does not end in .mp4, or `max_steps`
-            below 1.
+        ValueError: for an unknown environment, one on the device that cannot be drawn, a path that
+            does not end in .mp4, or `max_steps` below 1.
         RuntimeError: if the packages for videos are missing, or neither EGL nor OSMesa works.
     """
     path = Path(path)
@@ -71,34 +76,33 @@ def record_video(
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"max_steps must be at least 1, got {max_steps}")
     check_video_packages()
-    actions, returns = _play(name, policy, seed, action_cost, max_steps)
+    play = _play_on_device if functional.is_functional(name) else _play
+    episode, returns = play(name, policy, seed, action_cost, max_steps)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        actions_path = Path(folder) / "actions.npy"
-        np.save(actions_path, actions)
+        episode_path = Path(folder) / "episode.npz"
+        np.savez(episode_path, allow_pickle=False, **episode)
         # Rendered beside the target and moved there: a failure leaves no half-written video.
         targets = [path, path.with_suffix(".gif")] if gif else [path]
         rendered = [to.with_name(f".{to.stem}.partial{to.suffix}") for to in targets]
         try:
-            _render_in_subprocess([name, str(seed), str(actions_path), *map(str, rendered)])
+            _render_in_subprocess([name, str(seed), str(episode_path), *map(str, rendered)])
             for partial, target in zip(rendered, targets, strict=True):
                 partial.replace(target)
         finally:
             for partial in rendered:
                 partial.unlink(missing_ok=True)
-    return Recording(path, *returns, len(actions))
+    return Recording(path, *returns)
 
 
-def replay(name: str, seed: str, actions_path: str, path: str, gif: str | None = None) -> None:
-    """Renders saved actions `[T, A]`; what the other process runs, with strings for arguments."""
+def replay(name: str, seed: str, episode_path: str, path: str, gif: str | None = None) -> None:
+    """Renders a saved episode; what the other process runs, with strings for arguments."""
     imageio = importlib.import_module("imageio.v2")
-    env = make(name, seed=int(seed), render=True)
-    frames_per_second = env.metadata.get("render_fps", 30)
-    if hasattr(env.unwrapped, "control_timestep"):
-        # shimmy gives milliseconds per step under this name.
-        frames_per_second = 1.0 / env.get_wrapper_attr("control_timestep")()
-    frames_per_second = min(round(frames_per_second), 100)
-    env.reset()
+    with np.load(episode_path, allow_pickle=False) as saved:
+        episode = dict(saved)
+    draw = _draw_states if functional.is_functional(name) else _draw_actions
+    frames_per_second, frames = draw(name, int(seed), episode)
+    frames_per_second = max(1, min(round(frames_per_second), 100))
     every = math.ceil(frames_per_second / _GIF_FRAMES_PER_SECOND)
     with contextlib.ExitStack() as stack:
         # Encoders want even sizes, which 16 guarantees; ours and Gymnasium's are multiples of it.
@@ -107,18 +111,59 @@ def replay(name: str, seed: str, actions_path: str, path: str, gif: str | None =
         if gif is not None:
             milliseconds = 1000 * every / frames_per_second
             small = stack.enter_context(imageio.get_writer(gif, duration=milliseconds, loop=0))
-
-        def show(number: int) -> None:
-            frame = env.render()
+        for number, frame in enumerate(frames):
             mp4.append_data(frame)
             if small is not None and number % every == 0:
                 small.append_data(frame)
 
-        show(0)
-        for number, action in enumerate(np.load(actions_path, allow_pickle=False), 1):
+
+def _draw_actions(
+    name: str, seed: int, episode: dict[str, np.ndarray]
+) -> tuple[float, Iterator[np.ndarray]]:
+    """Frames per second, and the frames of an episode of these actions."""
+    env = make(name, seed=seed, render=True)
+    frames_per_second = env.metadata.get("render_fps", 30)
+    if hasattr(env.unwrapped, "control_timestep"):
+        # shimmy gives milliseconds per step under this name.
+        frames_per_second = 1.0 / env.get_wrapper_attr("control_timestep")()
+
+    def frames() -> Iterator[np.ndarray]:
+        env.reset()
+        yield _frame(env.render())
+        for action in episode["actions"]:
             env.step(action)
-            show(number)
-    env.close()
+            yield _frame(env.render())
+        env.close()
+
+    return frames_per_second, frames()
+
+
+def _draw_states(
+    name: str, seed: int, episode: dict[str, np.ndarray]
+) -> tuple[float, Iterator[np.ndarray]]:
+    """Frames per second, and the frames of these states."""
+    del seed  # the states hold all
+    env = functional.load(name)
+    assert functional.is_drawn(env)
+    leaves, structure = jax.tree.flatten(jax.eval_shape(env.reset, jax.random.key(0)))
+    values = [episode[f"leaf_{i}"] for i in range(len(leaves))]
+    states = [
+        jax.tree.unflatten(
+            structure, [_keys.from_data(like, x[t]) for like, x in zip(leaves, values, strict=True)]
+        )
+        for t in range(len(values[0]))
+    ]
+    return env.frames_per_second, (_frame(env.draw(state)) for state in states)
+
+
+def _frame(picture: Any) -> np.ndarray:
+    """Raises `ValueError` unless it is a picture."""
+    picture = np.asarray(picture)
+    if picture.ndim != 3 or picture.shape[-1] != 3 or picture.dtype != np.uint8:
+        raise ValueError(
+            f"a frame must be uint8 [H, W, 3], got {picture.dtype}{list(picture.shape)}"
+        )
+    return picture
 
 
 def _play(
@@ -127,7 +172,8 @@ def _play(
     seed: int,
     action_cost: float | None,
     max_steps: int | None,
-) -> tuple[np.ndarray, tuple[float, float]]:
+) -> tuple[dict[str, np.ndarray], tuple[float, float, int]]:
+    """The actions of an episode `[T, A]`; its returns with action cost and without, and T."""
     env = make(name, action_cost=action_cost, seed=seed)
     observation, _ = env.reset()
     actions, total, task_total, done = [], 0.0, 0.0, False
@@ -138,7 +184,33 @@ def _play(
         task_total += info["task_reward"]
         done = terminated or truncated
     env.close()
-    return np.stack(actions), (total, task_total)
+    return {"actions": np.stack(actions)}, (total, task_total, len(actions))
+
+
+def _play_on_device(
+    name: str,
+    policy: Callable[[np.ndarray], Any],
+    seed: int,
+    action_cost: float | None,
+    max_steps: int | None,
+) -> tuple[dict[str, np.ndarray], tuple[float, float, int]]:
+    """The leaves of an episode's states, each `[T + 1, ...]`; its returns and T, as `_play`."""
+    env = functional.load(name)
+    if not functional.is_drawn(env):
+        raise ValueError(f"{name!r} cannot be drawn; define draw(state) and frames_per_second")
+    cost = spec(name, action_cost).action_cost
+    advance = jax.jit(functools.partial(streams.step, env, action_cost=cost))
+    stream = jax.jit(functools.partial(streams.start, env))(streams.first_key(jnp.uint32(seed)))
+    to_host = lambda state: [np.asarray(_keys.to_data(leaf)) for leaf in jax.tree.leaves(state)]
+    states, done = [to_host(stream.state)], False
+    while not done and (max_steps is None or len(states) <= max_steps):
+        action = jnp.asarray(policy(np.asarray(stream.observation)), jnp.float32)
+        stream, result = advance(stream, action)
+        states.append(to_host(stream.state))
+        done = bool(result.terminated | result.truncated)
+    leaves = {f"leaf_{i}": np.stack(x) for i, x in enumerate(zip(*states, strict=True))}
+    returns = float(stream.episode_return), float(stream.episode_task_return)
+    return leaves, (*returns, int(stream.episode_length))
 
 
 def check_video_packages() -> None:

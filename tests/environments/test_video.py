@@ -43,6 +43,52 @@ def test_a_video_shows_the_episode(tmp_path):
     assert np.abs(small[0][..., :3].astype(int) - frames[0]).mean() < 10
 
 
+def tip(frame):
+    """Where the drawn pendulum points: cosine and sine of its angle."""
+    rows, columns = np.nonzero(frame.mean(-1) > 128)
+    return (31.5 - rows.mean()) / 24, (columns.mean() - 47.5) / 24
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("imageio_ffmpeg") is None, reason="no video packages")
+def test_a_video_shows_the_states_of_an_environment_on_the_device(tmp_path):
+    imageio = pytest.importorskip("imageio.v2")
+    name, path = "functional:tests.pendulum:Drawn", tmp_path / "a.mp4"
+    push = lambda observation: np.sign(observation[2:] + 1e-6)
+    recording = environments.record_video(name, push, path, seed=4, action_cost=0.1)
+    alone = environments.vector(name, [4], action_cost=0.1)
+    seen = [np.array(alone.streams.observation[0])]
+    while np.isnan((result := alone.step(push(seen[-1])[None])).episode_return[0]):
+        seen.append(result.next_observation[0])
+    seen.append(
+        result.next_observation[0]
+    )  # where the episode has ended, not where the next begins
+    assert recording.num_steps == len(seen) - 1 == 20
+    returned = recording.episode_return, recording.episode_task_return
+    ended = result.episode_return[0], result.episode_task_return[0]
+    np.testing.assert_allclose(returned, ended, rtol=1e-5)
+    frames = imageio.mimread(path)
+    np.testing.assert_allclose([tip(frame) for frame in frames], np.array(seen)[:, :2], atol=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("simulator", ["mjx", "spring"])
+def test_simulators_of_the_device_are_drawn(simulator, tmp_path):
+    imageio = pytest.importorskip("imageio.v2")
+    pytest.importorskip("imageio_ffmpeg")
+    path = tmp_path / "a.mp4"
+    name = f"brax:inverted_pendulum:{simulator}"
+    try:
+        recording = environments.record_video(name, lambda observation: [0.2], path, seed=1)
+    except RuntimeError as error:
+        pytest.skip(f"no OpenGL here: {error}")
+    frames = imageio.mimread(path)
+    assert len(frames) == recording.num_steps + 1 == recording.episode_return + 1 > 4
+    assert frames[0].shape == (240, 320, 3)
+    assert frames[0].max() > 100  # not a blank picture
+    assert np.abs(frames[0].astype(int) - frames[-1]).max() > 50  # the pole has fallen
+
+
 @pytest.mark.skipif(importlib.util.find_spec("imageio_ffmpeg") is None, reason="no video packages")
 def test_a_backend_that_does_not_work_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("MUJOCO_GL", "disabled")
@@ -54,6 +100,9 @@ def test_a_backend_that_does_not_work_is_named(tmp_path, monkeypatch):
 def test_bad_arguments(tmp_path):
     with pytest.raises(ValueError, match=r"path must end in \.mp4"):
         environments.record_video("pendulum", oscillate, tmp_path / "a.gif")
+    name = "functional:tests.pendulum:Pendulum"
+    with pytest.raises(ValueError, match=r"'functional:.*' cannot be drawn; define draw\(state\)"):
+        environments.record_video(name, oscillate, tmp_path / "a.mp4")
     with pytest.raises(ValueError, match="max_steps"):
         environments.record_video("pendulum", oscillate, tmp_path / "a.mp4", max_steps=0)
 
