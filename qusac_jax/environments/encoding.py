@@ -3,7 +3,8 @@
 JSON with tags for what JSON does not know: arrays, NumPy scalars, tuples and random generators.
 Floats keep all their bits (Python writes the shortest text that reads back the same). Objects that
 are one object stay one (`ref`: which of the mutable objects before it), and arrays that share
-memory go on sharing it (`view` of a `memory`).
+memory go on sharing it (`view` of a `memory`). Arrays keep their order in memory (`strided`), on
+which the rounding of sums and products depends.
 """
 
 import base64
@@ -112,7 +113,10 @@ class Encoder:
         root = _root(array)
         if id(root) not in self._shared:
             self._count(array)
-            return {"array": [array.dtype.str, list(array.shape), _base64(array)]}
+            content = [array.dtype.str, list(array.shape), _base64(array)]
+            if array.flags.c_contiguous:
+                return {"array": content}
+            return {"strided": [*content, list(array.strides)]}
         # An array that is its own root counts twice, as memory and as an array.
         memory: Any = {"ref": self._numbers.get(-id(root))}
         if memory["ref"] is None:
@@ -173,6 +177,10 @@ class Decoder:
                 dtype, shape, data = content
                 array = np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
                 return _into(current, array)
+            case "strided":
+                dtype, shape, data, strides = content
+                array = np.frombuffer(base64.b64decode(data), dtype).reshape(shape)
+                return _into(current, _strided(array, strides))
             case "memory":
                 return np.frombuffer(base64.b64decode(content), np.uint8).copy()
             case "list":
@@ -274,19 +282,42 @@ def _into(current: Any, array: np.ndarray) -> np.ndarray:
         return array
     if (current.shape, current.dtype.str) != (array.shape, array.dtype.str):
         return array
+    is_own = current.base is None
+    if is_own and not _is_laid_out_alike(current, array):
+        return array
     if current.tobytes() == array.tobytes():
         return current
-    if current.base is None or not current.flags.writeable:
+    if is_own or not current.flags.writeable:
         return array
     current[...] = array  # a simulator's memory
     return current
 
 
+def _strided(array: np.ndarray, strides: list[int]) -> np.ndarray:
+    """The same values with these strides, between which nothing is."""
+    ends = [stride * (length - 1) for stride, length in zip(strides, array.shape, strict=True)]
+    first = -sum(end for end in ends if end < 0)
+    memory = np.zeros(first + sum(end for end in ends if end > 0) + array.itemsize, np.uint8)
+    strided = np.ndarray(array.shape, array.dtype, memory, first, strides)
+    strided[...] = array
+    return strided
+
+
+def _is_laid_out_alike(a: np.ndarray, b: np.ndarray) -> bool:
+    # Strides of axes of one element differ, and mean nothing.
+    return a.strides == b.strides or (a.flags.c_contiguous and b.flags.c_contiguous)
+
+
 def _is_same(values: list[Any], others: list[Any]) -> bool:
     return len(values) == len(others) and all(
-        a is b or (_is_constant(a) and type(a) is type(b) and encode(a) == encode(b))
+        a is b or (_is_constant(a) and type(a) is type(b) and _bits(a) == _bits(b))
         for a, b in zip(values, others, strict=True)
     )
+
+
+def _bits(value: Any) -> str:
+    """Of a constant: other than its value, they tell 0 and -0 apart."""
+    return _base64(value) if isinstance(value, np.generic) else repr(value)
 
 
 def _is_constant(value: Any) -> bool:

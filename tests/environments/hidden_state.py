@@ -117,6 +117,37 @@ class LastObservations(OwnState):
         self.position += np.sin(self.last[0])
 
 
+class Transposed(OwnState):
+    """Sums over rows and over columns are rounded in another order."""
+
+    def begin(self):
+        self.dynamics = self.np_random.normal(size=(8, 8)).T
+
+    def move(self, action):
+        self.position += 0.1 * (self.dynamics @ np.linspace(0.1, 0.7, 8) + action)[:2]
+
+
+class Column(OwnState):
+    """Of a table that is no attribute, from its end on."""
+
+    def begin(self):
+        self.weights = self.np_random.normal(size=(64, 3))[::-1, 1]
+
+    def move(self, action):
+        self.position += 0.1 * (self.weights @ np.linspace(0.1, 0.7, 64))
+
+
+class Sign(OwnState):
+    """Of a zero."""
+
+    def begin(self):
+        self.zeros = [0.0]
+
+    def move(self, action):
+        self.zeros = [-self.zeros[0]]
+        self.position += np.copysign(0.1, self.zeros[0])
+
+
 class Passing(OwnState):
     """Has an attribute from the first step of an episode to its end."""
 

@@ -39,6 +39,9 @@ def register():
         hidden_state.History,
         hidden_state.Scan,
         hidden_state.Visits,
+        hidden_state.Transposed,
+        hidden_state.Column,
+        hidden_state.Sign,
         hidden_state.Strict,
         hidden_state.Passing,
         hidden_state.Randomized,
@@ -158,6 +161,27 @@ def test_shared_objects_and_memory_stay_shared():
     assert part[0] == 99
     assert table[0, 1] == -1
     assert drawn.random() == generator.random()
+
+
+def test_arrays_stay_laid_out_as_they_were_in_memory():
+    table = np.arange(24.0).reshape(2, 3, 4)
+    values = [
+        table.T,
+        np.asfortranarray(table),
+        table[::-1, 1, ::2].copy("K"),
+        np.arange(24.0)[::-3],
+        np.broadcast_to(np.arange(3.0), (2, 3)),
+        np.zeros((3, 0)).T,
+        np.ones((1, 3)).T,
+        table.T.astype(np.complex64),
+    ]
+    for value in values:
+        for current in (None, value, value.copy("C"), value.copy("F"), np.zeros(value.shape)):
+            (saved,) = encoding.from_json(encoding.to_json([encoding.encode(value)]))
+            found = encoding.Decoder().decode(saved, current)
+            np.testing.assert_array_equal(found, value, strict=True)
+            assert found.strides == value.strides or value.flags.c_contiguous
+            assert found.flags.c_contiguous == value.flags.c_contiguous
 
 
 def test_a_list_that_contains_itself_is_no_plain_value():
