@@ -4,7 +4,8 @@ JSON with tags for what JSON does not know: arrays, NumPy scalars, tuples and ra
 Floats keep all their bits (Python writes the shortest text that reads back the same). Objects that
 are one object stay one (`ref`: which of the mutable objects before it), and arrays that share
 memory go on sharing it (`view` of a `memory`). Arrays keep their order in memory (`strided`), on
-which the rounding of sums and products depends.
+which the rounding of sums and products depends, and those that look into a simulator's go on to
+(`outside`).
 """
 
 import base64
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+
+from qusac_jax.environments import array_memory
 
 _NUMBERS = "biufc"  # kinds of dtypes
 _FACTORIES = {None: None, **{kind.__name__: kind for kind in (bool, dict, float, int, list, str)}}
@@ -55,7 +58,7 @@ class Encoder:
         """
         roots: dict[int, set[int]] = {}
         for array in _arrays(values, set()):
-            roots.setdefault(id(_root(array)), set()).add(id(array))
+            roots.setdefault(id(array_memory.root_of(array)), set()).add(id(array))
         self._shared = {root for root, arrays in roots.items() if len(arrays) > 1}
         self._numbers: dict[int, int] = {}  # of the mutable objects so far, in their order
         self._open: set[int] = set()  # lists and dicts around the current value
@@ -110,10 +113,12 @@ class Encoder:
             self._open.remove(id(value))
 
     def _array(self, array: np.ndarray) -> Any:
-        root = _root(array)
+        root = array_memory.root_of(array)
         if id(root) not in self._shared:
             self._count(array)
             content = [array.dtype.str, list(array.shape), _base64(array)]
+            if array_memory.is_outside(array):
+                return {"outside": content}
             if array.flags.c_contiguous:
                 return {"array": content}
             return {"strided": [*content, list(array.strides)]}
@@ -176,11 +181,15 @@ class Decoder:
             case "array":
                 dtype, shape, data = content
                 array = np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
-                return _into(current, array)
+                return array_memory.into(current, array)
+            case "outside":
+                dtype, shape, data = content
+                array = np.frombuffer(base64.b64decode(data), dtype).reshape(shape)
+                return array_memory.to_outside(current, array)
             case "strided":
                 dtype, shape, data, strides = content
                 array = np.frombuffer(base64.b64decode(data), dtype).reshape(shape)
-                return _into(current, _strided(array, strides))
+                return array_memory.into(current, array_memory.strided(array, strides))
             case "memory":
                 return np.frombuffer(base64.b64decode(content), np.uint8).copy()
             case "list":
@@ -261,51 +270,10 @@ def _arrays(values: Iterable[Any], seen: set[int]) -> Iterator[np.ndarray]:
             yield from _arrays(value.values() if isinstance(value, dict) else value, seen)
 
 
-def _root(array: np.ndarray) -> np.ndarray:
-    """The array whose memory this one looks at; itself if that is not NumPy's to restore."""
-    root = array
-    while isinstance(root.base, np.ndarray):
-        root = root.base
-    is_whole = root.flags.c_contiguous or root.flags.f_contiguous
-    return root if root.base is None and is_whole else array
-
-
 def _children(current: Any, kind: type, count: int) -> list[Any]:
     """The items of a container of this kind and length; else as many times None."""
     fits = type(current) is kind and len(current) == count
     return list(current) if fits else [None] * count
-
-
-def _into(current: Any, array: np.ndarray) -> np.ndarray:
-    """The current array, if it can stay and have these values; else `array`."""
-    if not isinstance(current, np.ndarray) or isinstance(current.base, np.ndarray):
-        return array
-    if (current.shape, current.dtype.str) != (array.shape, array.dtype.str):
-        return array
-    is_own = current.base is None
-    if is_own and not _is_laid_out_alike(current, array):
-        return array
-    if current.tobytes() == array.tobytes():
-        return current
-    if is_own or not current.flags.writeable:
-        return array
-    current[...] = array  # a simulator's memory
-    return current
-
-
-def _strided(array: np.ndarray, strides: list[int]) -> np.ndarray:
-    """The same values with these strides, between which nothing is."""
-    ends = [stride * (length - 1) for stride, length in zip(strides, array.shape, strict=True)]
-    first = -sum(end for end in ends if end < 0)
-    memory = np.zeros(first + sum(end for end in ends if end > 0) + array.itemsize, np.uint8)
-    strided = np.ndarray(array.shape, array.dtype, memory, first, strides)
-    strided[...] = array
-    return strided
-
-
-def _is_laid_out_alike(a: np.ndarray, b: np.ndarray) -> bool:
-    # Strides of axes of one element differ, and mean nothing.
-    return a.strides == b.strides or (a.flags.c_contiguous and b.flags.c_contiguous)
 
 
 def _is_same(values: list[Any], others: list[Any]) -> bool:

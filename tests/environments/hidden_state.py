@@ -364,3 +364,28 @@ class RandomizedSensors(HalfCheetahEnv):
         self.model.jnt_actfrclimited[:] = 1
         self.model.jnt_actfrcrange[:, 0] = -self.model.jnt_actfrcrange[:, 1]
         return super().reset_model()
+
+
+class LiveView(HalfCheetahEnv):
+    """Looks at the heights of its parts where the simulator has them."""
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.heights = self.data.xpos[:, 2]
+
+    def step(self, action):
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, float(self.heights.sum()), terminated, truncated, info
+
+
+class CopyOfAView(LiveView):
+    """Which it had before the first episode; then it looks at what was there a step ago."""
+
+    def reset_model(self):
+        self.heights = self.data.xpos[:, 2].copy()
+        return super().reset_model()
+
+    def step(self, action):
+        result = super().step(action)
+        self.heights = self.data.xpos[:, 2].copy()
+        return result

@@ -45,6 +45,8 @@ def register():
         hidden_state.Strict,
         hidden_state.Passing,
         hidden_state.Randomized,
+        hidden_state.LiveView,
+        hidden_state.CopyOfAView,
     ],
 )
 def test_state_in_attributes_is_continued(register, env_class):
