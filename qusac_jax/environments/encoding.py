@@ -77,7 +77,7 @@ class Encoder:
             return {"tuple": [self.encode(item) for item in value]}
         if id(value) in self._numbers and id(value) not in self._open:
             return {"ref": self._numbers[id(value)]}
-        if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+        if _is_plain_array(value):
             return self._array(value)
         if isinstance(value, np.random.RandomState):
             self._count(value)
@@ -253,6 +253,11 @@ def weight(encoded: Any) -> int:
     return len(encoded) if isinstance(encoded, str) else 1
 
 
+def _is_plain_array(value: Any) -> bool:
+    """Whether it is one of numbers, and no matrix or masked array, which computes otherwise."""
+    return type(value) in (np.ndarray, np.memmap) and value.dtype.kind in _NUMBERS
+
+
 def _is_container(value: Any) -> bool:
     """Whether it is a list or a dictionary that is known how to make again."""
     if type(value) is collections.defaultdict:
@@ -263,7 +268,7 @@ def _is_container(value: Any) -> bool:
 def _arrays(values: Iterable[Any], seen: set[int]) -> Iterator[np.ndarray]:
     """All arrays of numbers in nested lists, tuples and dicts."""
     for value in values:
-        if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+        if _is_plain_array(value):
             yield value
         elif isinstance(value, list | tuple | dict) and id(value) not in seen:
             seen.add(id(value))

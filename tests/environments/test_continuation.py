@@ -100,6 +100,7 @@ def test_what_came_after_a_state_was_saved_is_gone_where_it_is_restored(register
             hidden_state.UnknownDict,
             "attribute 'visits' .* is a tests.*OtherDict, which holds state",
         ),
+        (hidden_state.Masked, "attribute 'seen_so_far' .* is a numpy.ma.MaskedArray, which holds"),
         (hidden_state.SetsByKey, "attribute 'seen_at' .*defaultdict that makes <class 'set'>"),
         (hidden_state.RandomizedSolver, "'opt.impratio' of MuJoCo's model, which is not among"),
         (hidden_state.RandomizedSensors, "'jnt_actfrcrange' of MuJoCo's model, which is not among"),
@@ -184,6 +185,14 @@ def test_arrays_stay_laid_out_as_they_were_in_memory():
             np.testing.assert_array_equal(found, value, strict=True)
             assert found.strides == value.strides or value.flags.c_contiguous
             assert found.flags.c_contiguous == value.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    "value", [np.ma.array([1.0, 2.0], mask=[0, 1]), np.zeros(2).view(np.recarray)]
+)
+def test_arrays_that_compute_otherwise_are_no_plain_values(value):
+    with pytest.raises(encoding.NotPlainError, match=type(value).__name__):
+        encoding.encode(value)
 
 
 def test_a_list_that_contains_itself_is_no_plain_value():
