@@ -96,8 +96,8 @@ def make(
     rho = _action_cost(parsed, action_cost)
     check_seed(seed)
     env = _make_suite(parsed, seed, render) if parsed.family == "dmc" else _make_gym(parsed, render)
-    _check_observation_space(name, env.observation_space)
-    bounds = _check_action_space(name, env.action_space)
+    _check_observation_space(name, getattr(env, "observation_space", None))  # not all define them
+    bounds = _check_action_space(name, getattr(env, "action_space", None))
     env = _flatten(env)
     if parsed.sincos is not None:
         env = _sincos(env, parsed.sincos)
@@ -205,7 +205,7 @@ def _flatten(env: gymnasium.Env) -> gymnasium.Env:
         env = wrappers.TransformObservation(
             env, lambda o: np.asarray(o[key]).ravel(), spaces.flatten_space(entry)
         )
-    elif isinstance(space, spaces.Dict):
+    elif isinstance(space, spaces.Dict) or space.shape == ():
         env = wrappers.FlattenObservation(env)
     space = env.observation_space
     if isinstance(space, spaces.Box) and space.dtype != np.float32:
@@ -241,7 +241,7 @@ def _sincos(env: gymnasium.Env, index: int) -> gymnasium.Env:
     )
 
 
-def _check_action_space(name: str, action: spaces.Space) -> spaces.Box:
+def _check_action_space(name: str, action: spaces.Space | None) -> spaces.Box:
     if not isinstance(action, spaces.Box) or len(action.shape) != 1 or action.shape[0] == 0:
         raise ValueError(
             f"env: {name!r} has the action space {action}, but actions must be a flat Box; choose "
@@ -260,7 +260,7 @@ def _check_action_space(name: str, action: spaces.Space) -> spaces.Box:
     return action
 
 
-def _check_observation_space(name: str, observation: spaces.Space) -> None:
+def _check_observation_space(name: str, observation: spaces.Space | None) -> None:
     leaves = observation.values() if isinstance(observation, spaces.Dict) else [observation]
     most = 2 if isinstance(observation, spaces.Dict) else 1
     fits = [isinstance(leaf, spaces.Box) and len(leaf.shape) <= most for leaf in leaves]

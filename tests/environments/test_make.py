@@ -273,6 +273,32 @@ def test_probe_spaces_that_do_not_fit(register, arguments, message):
         environments.make(register(**arguments))
 
 
+class WithoutSpaces(gymnasium.Env):
+    """Does not define its spaces."""
+
+
+def test_spaces_that_are_not_defined(monkeypatch):
+    gymnasium.register("Probe-v0", entry_point=WithoutSpaces)
+    try:
+        with pytest.raises(ValueError, match="observation space None, but observations must be a"):
+            environments.make("gym:Probe-v0")
+        monkeypatch.setattr(WithoutSpaces, "observation_space", spaces.Box(0, 1), raising=False)
+        with pytest.raises(ValueError, match="action space None, but actions must be a flat Box"):
+            environments.make("gym:Probe-v0")
+    finally:
+        del gymnasium.registry["Probe-v0"]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_observation_of_one_number_is_flat_too(register, dtype):
+    env = environments.make(register(observation_space=spaces.Box(-np.inf, np.inf, (), dtype)))
+    assert env.observation_space == spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    first, _ = env.reset()
+    following, *_ = env.step(np.zeros(2))
+    for observation, wanted in ((first, 0.0), (following, 1.0)):
+        np.testing.assert_array_equal(observation, np.float32([wanted]), strict=True)
+
+
 @pytest.mark.parametrize("cost", [-0.1, np.nan, np.inf])
 def test_action_cost_is_checked(cost):
     with pytest.raises(ValueError, match="action_cost"):
