@@ -41,10 +41,9 @@ def load(
         ValueError: if there is no such dataset here or to download, or something is wrong with
             it; the message names the file, the key, the first bad row and the remedy.
     """
-    try:
-        name = os.fspath(dataset)
-    except TypeError as error:
-        raise ValueError(f"dataset must be a path or a Minari id, got {dataset!r}") from error
+    if not isinstance(dataset, str | os.PathLike):
+        raise ValueError(f"dataset must be a path or a Minari id, got {dataset!r}")
+    name = os.fspath(dataset)
     kind, path = _find(name)
     if kind == "minari" and action_bounds is not None:
         raise ValueError(

@@ -83,9 +83,10 @@ def test_path_and_id_are_the_same_dataset(saved):
         assert datasets.load(path).reference == by_id.reference
 
 
-def test_what_is_no_path_and_no_id_is_refused():
-    with pytest.raises(ValueError, match="dataset must be a path or a Minari id, got 5"):
-        datasets.load(5)  # type: ignore[arg-type]
+@pytest.mark.parametrize("given", [5, b"x.hdf5"])
+def test_what_is_no_path_and_no_id_is_refused(given):
+    with pytest.raises(ValueError, match=f"dataset must be a path or a Minari id, got {given!r}"):
+        datasets.load(given)
 
 
 def test_an_id_of_another_format_is_not_downloaded(saved):
