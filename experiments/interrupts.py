@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -58,6 +59,8 @@ def saving(when: str = "") -> str:
 def stop_signals(answer: str | None = None) -> Iterator[Callable[[], int | None]]:
     """Within it, Ctrl-C and SIGTERM are noted and answered; a second Ctrl-C acts as outside.
 
+    In another thread than the main one, which alone Python lets answer signals, none is noted.
+
     Args:
         answer: a line that says what happens now; by default that of `saving`.
 
@@ -77,7 +80,8 @@ def stop_signals(answer: str | None = None) -> Iterator[Callable[[], int | None]
                 os.write(2, message)
         received.append(number)
 
-    previous = {number: signal.signal(number, note) for number in _answered()}
+    answered = _answered() if threading.current_thread() is threading.main_thread() else []
+    previous = {number: signal.signal(number, note) for number in answered}
     try:
         yield lambda: received[0] if received else None
     finally:

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -124,3 +125,18 @@ def test_only_ctrl_c_does_not_wait(capfd):
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert capfd.readouterr().err.count("stopping and saving") == 1
+
+
+def test_a_thread_of_a_notebook_or_a_server_runs_without():
+    noted = []
+
+    def run():
+        with interrupts.stop_signals() as stopped:
+            noted.append(stopped())
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert noted == [None]
+    assert signal.getsignal(signal.SIGINT) is before
