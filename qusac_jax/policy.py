@@ -80,13 +80,13 @@ class Policy:
 
         For `environments.make` and `environments.VectorEnvironment`, whose actions lie there.
         """
+        check_real(observation=observation)
         shape = np.shape(observation)
         if not shape or shape[-1] != self.observation_size:
             raise ValueError(
                 f"observation must have shape [..., {self.observation_size}], got {shape}; flatten "
                 "it as in training"
             )
-        check_real(observation=observation)
         if key is not None:
             check_key(key)
         if is_concrete(observation):
