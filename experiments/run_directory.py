@@ -15,6 +15,7 @@ from experiments.files import flatten, read_columns, read_json, warn, why, write
 from experiments.loggers import Logger
 from experiments.run_kind import is_tabular
 from experiments.tensorboard_logger import TensorBoard
+from qusac_jax._paths import as_path
 
 _UNFINISHED = (run_lock.NAME, "config.partial")  # what a process that died at its start may leave
 # All that a run's directory holds before anything was computed; until then, others may use it.
@@ -47,7 +48,7 @@ class RunDirectory:
             ValueError: if it belongs to a run with other values, holds other files, cannot be
                 written, or another process is writing to it.
         """
-        self.path = pathlib.Path(path).absolute()
+        self.path = as_path("workdir", path, expands=False)  # the flag has done it
         self._config = config = json.loads(json.dumps(config))
         self._loggers: list[Logger] = [TensorBoard(self.path / "tensorboard", config)]
         self.previous = previous_config(path, config)  # as the last process left it

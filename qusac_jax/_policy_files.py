@@ -17,6 +17,7 @@ import orbax.checkpoint as ocp
 from qusac_jax import _checksums
 from qusac_jax._messages import first_line
 from qusac_jax._orbax_reports import without_reports
+from qusac_jax._paths import as_path
 from qusac_jax.qusac import networks
 
 _DESCRIPTION = "policy.json"
@@ -52,7 +53,7 @@ def save_policy(
             lower one not below the upper, if the actor is not of these sizes, or if the metadata
             are nothing for JSON. What was there before stays.
     """
-    path = pathlib.Path(path).expanduser().absolute()
+    path = as_path("path", path)
     partial, previous = map(path.with_name, (f"{path.name}.partial", _previous(path.name)))
     if previous.exists() and not path.exists():  # killed between the two renames below
         previous.rename(path)
@@ -127,10 +128,15 @@ def load_actor(path: str | pathlib.Path) -> tuple[networks.Params, dict[str, Any
         ValueError: if there is no complete policy at `path`, or if a file of it has changed since
             it was written.
     """
-    path = pathlib.Path(path).expanduser().absolute()
+    path = as_path("path", path)
     # The previous one is there alone if its writer was killed between the two renames.
     near = (path / "policy", path / _previous("policy"), path, path.with_name(_previous(path.name)))
-    path = next((each for each in near if each.is_dir()), path)
+    try:
+        path = next((each for each in near if each.is_dir()), path)
+    except OSError as error:  # a folder that may not be entered, a name that is too long
+        raise ValueError(
+            f"path {str(path)!r} cannot be read ({error.strerror}); pass the --workdir of a run"
+        ) from error
     _check_files(path)
     try:
         description = json.loads((path / _DESCRIPTION).read_text())

@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 from qusac_jax import _checksums, _keys
 from qusac_jax._messages import first_line
 from qusac_jax._orbax_reports import without_reports
+from qusac_jax._paths import as_path
 
 PyTree = Any
 
@@ -57,7 +58,7 @@ class Checkpointer:
             remedy: what to do about a damaged one, for the message.
         """
         self._remedy = remedy
-        self._directory = pathlib.Path(directory).expanduser().absolute()
+        self._directory = as_path("directory", directory)
         self._max_to_keep = max_to_keep
         self._manager: ocp.CheckpointManager | None = None
         self._has_cleaned = False

@@ -7,6 +7,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
+from qusac_jax._paths import as_path
 from qusac_jax.policy import Policy, load_policy
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -42,8 +43,8 @@ def export_policy(
         ValueError: as `load_policy`, and if the file cannot be written.
     """
     policy = load_policy(path, seed_index=seed_index)
-    output = pathlib.Path(path) / "policy.stablehlo" if output is None else pathlib.Path(output)
-    output = output.expanduser()
+    output = pathlib.Path(path) / "policy.stablehlo" if output is None else output
+    output = as_path("output", output)
     serialized = serialize(policy, is_random=is_random)
     partial = output.parent / f"{output.name}.partial"
     try:

@@ -88,6 +88,8 @@ def test_what_cannot_be_exported_is_named(saved, tmp_path):
     (tmp_path / "a_folder").mkdir()
     with pytest.raises(ValueError, match="cannot be written"):
         qusac_jax.export_policy(saved, tmp_path / "a_folder")
+    with pytest.raises(ValueError, match="output 5 is no path"):
+        qusac_jax.export_policy(saved, 5)  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == ["a_folder"]
 
 

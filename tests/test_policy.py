@@ -227,3 +227,32 @@ def test_the_largest_actions_are_within_the_bounds_although_they_are_rounded(low
         action = policy(np.zeros(3))
         assert policy.action_low <= action <= policy.action_high
         np.testing.assert_allclose(action, low if mean < 0 else high, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (None, "path None is no path"),
+        (b"run", "path b'run' is no path"),
+        ("~nobody_of_that_name/run", "path '~nobody_of_that_name/run' is no path"),
+        ("l\udce4uf", "is no path in UTF-8"),
+        ("a" * 5000, "cannot be read .*; pass the --workdir"),
+    ],
+)
+def test_what_is_no_path_is_named(saved, path, message):
+    with pytest.raises(ValueError, match=message):
+        qusac_jax.load_policy(path)
+
+
+@pytest.mark.parametrize("path", [5, "l\udce4uf"])
+def test_a_policy_is_written_to_paths_only(saved, path):
+    given = {"hidden": HIDDEN, "action_low": (-2.0,), "action_high": (2.0,), "metadata": {}}
+    with pytest.raises(ValueError, match=r"path .* is no path"):
+        save_policy(path, saved[2], **given)
+
+
+@pytest.mark.parametrize("given", [(OBSERVATION, {}), [[1, 2, 3], [1]], "abc", None])
+def test_observations_that_are_no_array_are_named(saved, given):
+    policy = qusac_jax.load_policy(saved[0])
+    with pytest.raises(ValueError, match="observation must hold real numbers in rows of one leng"):
+        policy(given)

@@ -234,3 +234,17 @@ def test_metrics_that_are_shorter_than_at_the_checkpoint_are_refused(tmp_path):
         with pytest.raises(ValueError, match=r"metrics.csv has 14 bytes, and had 30 bytes when"):
             directory.rewind(30, 5)
         assert (tmp_path / "metrics.csv").read_text() == "step,seed\n5,0\n"
+
+
+def test_a_place_that_checkpoints_cannot_be_written_to_is_refused(tmp_path):
+    workdir = tmp_path / "l\udce4uf"  # a folder named in Latin-1
+    with pytest.raises(ValueError, match=r"workdir .*l.udce4uf' is no path in UTF-8; choose"):
+        RunDirectory(workdir, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_current_directory_that_is_gone_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(ValueError, match=r"workdir 'run' is no path .*; pass another"):
+        RunDirectory("run", {})
