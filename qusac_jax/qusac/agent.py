@@ -12,6 +12,7 @@ Axes: N members, M critics per member, B batch, O observation size, A action siz
 """
 
 import functools
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -270,6 +271,8 @@ def _check_values(name: str, value: np.ndarray) -> None:
 
 def _arrays(given: Transition) -> Transition:
     """Lists as arrays; what is one stays where it is."""
+    if not isinstance(given, tuple | list) or len(given) != len(Transition._fields):
+        raise ValueError(f"transition must be a qusac.Transition, got {reprlib.repr(given)}")
     for name, value in zip(Transition._fields, given, strict=True):
         check_real(**{f"transition.{name}": value})
     return Transition(*(x if hasattr(x, "dtype") else jnp.asarray(x) for x in given))

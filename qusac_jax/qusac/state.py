@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax._checks import check_key
+from qusac_jax._checks import check_key, check_real
 from qusac_jax.qusac import dynamics as dynamics_lib
 from qusac_jax.qusac import multistep, networks, parts, replay, rollouts
 from qusac_jax.qusac.config import Config
@@ -47,9 +47,12 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
         The state before the first step.
 
     Raises:
-        ValueError: if the key is none.
+        ValueError: if the key, the hyperparameters or the task are none.
     """
     check_key(key)
+    for name, given, kind in (("config", config, Config), ("task", task, Task)):
+        if not isinstance(given, kind):
+            raise ValueError(f"{name} must be a qusac.{kind.__name__}, got {type(given).__name__}")
     key_learner, key_dynamics, key_run = jax.random.split(key, 3)
     sizes = (task.observation_size, task.action_size)
     dynamics = model_data = member_data = None
@@ -103,10 +106,14 @@ def act(
         `[..., A]` float32 in [-1, 1].
 
     Raises:
-        ValueError: for observations of another size, or a key that is none, such as a seed.
+        ValueError: for observations of another size, a key that is none, such as a seed, or the
+            whole state in place of the weights.
     """
+    if isinstance(actor, TrainState):
+        raise ValueError("actor must be the policy's weights, got a TrainState; pass state.actor")
     if key is not None:
         check_key(key)
+    check_real(observation=observation)
     shape = np.shape(observation)
     if not shape or shape[-1] != task.observation_size:
         raise ValueError(f"observation must have shape [..., {task.observation_size}], got {shape}")

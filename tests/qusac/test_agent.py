@@ -657,6 +657,37 @@ def test_a_seed_is_no_key():
         agent.init(0, config=SMALL, task=TASK)
 
 
+@pytest.mark.parametrize("given", [None, (1.0, 2.0), {"reward": 1.0}])
+def test_what_is_no_transition_is_named(given):
+    state = agent.init(jax.random.key(0), config=SMALL, task=TASK)
+    with pytest.raises(ValueError, match=r"must be a qusac.Transition, got [N({]"):
+        agent.observe(state, given)
+    with pytest.raises(ValueError, match=r"must be a qusac.Transition, got [N({]"):
+        agent.collect(state, given, np.zeros(3), config=SMALL, task=TASK)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": None}, "config must be a qusac.Config, got NoneType"),
+        ({"config": TASK, "task": SMALL}, "config must be a qusac.Config, got Task"),
+        ({"task": (3, 1)}, "task must be a qusac.Task, got tuple"),
+    ],
+)
+def test_what_an_agent_cannot_be_made_of_is_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        agent.init(jax.random.key(0), **{"config": SMALL, "task": TASK} | change)
+
+
+def test_what_a_policy_cannot_act_on_is_named():
+    state = agent.init(jax.random.key(0), config=SMALL, task=TASK)
+    both = {"config": SMALL, "task": TASK}
+    with pytest.raises(ValueError, match="observation must hold real numbers in rows of one leng"):
+        agent.act(state.actor, (np.zeros(3), {}), **both)  # what an environment's reset returns
+    with pytest.raises(ValueError, match=r"got a TrainState; pass state\.actor"):
+        agent.act(state, np.zeros(3), **both)
+
+
 def test_lists_are_arrays():
     both = {"config": small(presets.get("sac")), "task": Task(2, 1, never)}
     one = Transition([0.5, 1.0], [0.25], 2.0, [1.5, -1.0], False)
