@@ -165,6 +165,8 @@ class ActionCost(gymnasium.Wrapper):
         own = [frame for frame in frames[1:] if "site-packages" not in frame.filename]
         frame = (own or frames)[-1]
         remedy = "correct the environment"
+        if isinstance(error, gymnasium.error.ResetNeeded):
+            remedy = "call reset() first"
         if isinstance(error, ValueError) and _UNPACKING in text:
             remedy = (
                 "reset must return (observation, info), and step (observation, reward, terminated, "

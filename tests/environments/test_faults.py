@@ -112,6 +112,11 @@ def test_a_bug_in_reset(make, returned, cause):
     assert "at step 1" in str(error.value)
 
 
+def test_a_step_before_the_first_reset_is_the_callers_mistake(make):
+    with pytest.raises(environments.FaultyEnvironmentError, match=r"call reset\(\) first$"):
+        make().step(np.zeros(1))
+
+
 def test_a_dictionary_that_lacks_an_entry(make):
     space = spaces.Dict({"a": SPACE, "b": SPACE})
     env = make(space=space, from_step=answer({"a": GOOD}))
