@@ -78,6 +78,9 @@ def save(
     _check_texts(
         dataset_id=dataset_id, env_name=env_name, description=description, algorithm=algorithm
     )
+    if isinstance(episodes, Episode) or not isinstance(episodes, Iterable):
+        kind = type(episodes).__name__
+        raise ValueError(f"episodes must be a list of datasets.Episode, got one {kind}; pass [...]")
     check_id(dataset_id)
     folder = local_root() / dataset_id
     if folder.exists():

@@ -102,7 +102,7 @@ def normalized_score(returns: Any, reference: ScoreReference | None) -> np.ndarr
         Percent in float64, of the shape of `returns`; not clipped.
 
     Raises:
-        ValueError: if the dataset has no reference, or one of equal returns.
+        ValueError: if returns are no numbers, or the dataset has no reference or one of equal returns.
     """
     if reference is None:
         raise ValueError(
@@ -110,4 +110,10 @@ def normalized_score(returns: Any, reference: ScoreReference | None) -> np.ndarr
             "report raw returns, or write ref_min_score and ref_max_score into its metadata"
         )
     low, high, _ = check_reference(reference)
-    return 100.0 * (np.asarray(returns, np.float64) - low) / (high - low)
+    try:
+        values = np.asarray(returns, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"returns must be numbers in rows of one length, got {returns!r}"
+        ) from error
+    return 100.0 * (values - low) / (high - low)

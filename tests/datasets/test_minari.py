@@ -248,6 +248,9 @@ def test_save_refuses_and_leaves_nothing_behind(saved, root, episodes, monkeypat
         save(episodes, "no-version")
     with pytest.raises(ValueError, match="at least one"):
         save([])
+    for given in (None, episodes[0]):
+        with pytest.raises(ValueError, match=r"a list of datasets.Episode, got one (No|Ep).*pass"):
+            save(given)
     with pytest.raises(ValueError, match=r"episode 0, action, row 0, column 0: -2.0 is outside"):
         save([episodes[0]._replace(action=2 * episodes[0].action)])
     with pytest.raises(ValueError, match=r"episode 1 has unequal .*'reward' 2"):

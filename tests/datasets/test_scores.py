@@ -93,3 +93,9 @@ def test_references_that_cannot_be(low, high):
 
 def test_metadata_without_both_returns():
     assert scores.metadata_reference({"ref_max_score": 1.0}, "some/set-v0") is None
+
+
+@pytest.mark.parametrize("returns", ["a", {}, [[1.0], [1.0, 2.0]]])
+def test_returns_that_are_no_numbers_are_named(returns):
+    with pytest.raises(ValueError, match="returns must be numbers in rows of one length, got"):
+        datasets.normalized_score(returns, datasets.ScoreReference(0.0, 1.0, "mine"))
