@@ -27,7 +27,8 @@ def as_path(argument: str, given: Any, *, expands: bool = True) -> pathlib.Path:
             f"{argument} {str(given)!r} is no path in UTF-8; choose another, or set PYTHONUTF8=1"
         ) from error
     except (OSError, RuntimeError, TypeError) as error:
+        shown = str(given) if isinstance(given, pathlib.PurePath) else given
         raise ValueError(
-            f"{argument} {given!r} is no path ({first_line(error)}); pass another"
+            f"{argument} {shown!r} is no path ({first_line(error)}); pass another"
         ) from error
     return path

@@ -102,7 +102,8 @@ def normalized_score(returns: Any, reference: ScoreReference | None) -> np.ndarr
         Percent in float64, of the shape of `returns`; not clipped.
 
     Raises:
-        ValueError: if returns are no numbers, or the dataset has no reference or one of equal returns.
+        ValueError: if the dataset has no reference, or one of equal returns, or if `returns` are no
+            numbers.
     """
     if reference is None:
         raise ValueError(

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import types
 
 import pytest
@@ -243,8 +244,9 @@ def test_a_place_that_checkpoints_cannot_be_written_to_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_current_directory_that_is_gone_is_named(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", [str, pathlib.Path])
+def test_a_current_directory_that_is_gone_is_named(tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     with pytest.raises(ValueError, match=r"workdir 'run' is no path .*; pass another"):
-        RunDirectory("run", {})
+        RunDirectory(kind("run"), {})
