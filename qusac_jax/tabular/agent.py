@@ -12,13 +12,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qusac_jax import _fields, _likely_paths, _sparse_products, linear, moments, posterior, sparse
+from qusac_jax import _fields, posterior
 from qusac_jax._checks import check_key
 from qusac_jax._fields import Check, check_choice, checked
-from qusac_jax._next_values import next_mean
 from qusac_jax._posterior_checks import check_posterior
 from qusac_jax._problem_checks import check_actions
-from qusac_jax._sparse_products import Flow
+from qusac_jax.tabular._evaluation import (
+    PROPAGATING,
+    SAMPLING,
+    Evaluation,
+    WarmStart,
+    evaluate_policy,
+    likeliest,
+    sample_models,
+)
 
 METHODS = (
     "ensemble_mean",
@@ -32,17 +39,13 @@ METHODS = (
 SOLVERS = ("warm", "lu")
 
 _TIE_TOLERANCE = 1e-6  # of the largest score; float32 solutions are hardly more precise
-_LEAST_STATES = 256  # for likely paths: with 181, plans take longer (docs/results/tabular.md)
-_SAMPLING = ("ensemble_var", "pombu", "exact_ube", "upper_bound")
-_WITH_MEMBER_VALUES = ("ensemble_var", "exact_ube", "upper_bound")
-_PROPAGATING = ("pombu", "exact_ube", "upper_bound")
 
 # The methods whose results depend on a field of `Config`; all depend on those not named here, but
 # for `solver`, which has no influence where the environment is sparse.
 READ_BY = {
-    "risk": (*_SAMPLING, "moments"),
-    "num_members": _SAMPLING,
-    "min_local": _PROPAGATING,
+    "risk": (*SAMPLING, "moments"),
+    "num_members": SAMPLING,
+    "min_local": PROPAGATING,
 }
 
 
@@ -72,31 +75,6 @@ class Config:
         check_choice("method", self.method, METHODS)
         check_choice("solver", self.solver, SOLVERS)
         _fields.check_fields(self)
-
-
-class WarmStart(NamedTuple):
-    """Solutions of the last step, from which the next solves start."""
-
-    mean: jax.Array  # [S] value in the mean MDP
-    members: jax.Array  # [N, S] value in each member
-    next_u: jax.Array  # [S] propagated variance at the policy's actions
-
-
-class Evaluation(NamedTuple):
-    """What the agent believes about its policy."""
-
-    mean_q: jax.Array  # [S, A] Q of the mean MDP; of the sampled one for psrl
-    variance: jax.Array  # [S, A] estimate of the epistemic variance of Q; 0 for psrl
-    # [S, A] propagated: reward variance + discount^2 u, clipped, of `moments` not clipped; of
-    # `ensemble_var`, which propagates nothing, the variance itself; 0 without an estimate.
-    uncertainty_reward: jax.Array
-    # [] infinity where the variance of `moments` diverges, or a sparse system was not solved; else
-    # 0, or the condition of `moments`. Values may lose accuracy unseen where machine epsilon /
-    # (1 - discount) is above 1 %.
-    condition: jax.Array
-    # [] solves (of the mean MDP, of the members, of the variance) that BiCGStab did not finish; 0
-    # where the belief is dense and LU takes over.
-    unsolved: jax.Array
 
 
 class Plan(NamedTuple):
@@ -163,10 +141,10 @@ def optimize(
 @functools.partial(jax.jit, static_argnames="config")
 def _optimize(belief, policy, warm_start, key, *, config) -> Plan:
     key_sample, key_tie = jax.random.split(key)
-    mean, members = _sample_models(belief, key_sample, config)
+    mean, members = sample_models(belief, key_sample, config)
     preference = jax.random.uniform(key_tie, belief.reward_mean.shape)
-    likely = _likeliest(mean)
-    evaluate = functools.partial(_evaluate, belief, mean, members, likely, config=config)
+    likely = likeliest(mean)
+    evaluate = functools.partial(evaluate_policy, belief, mean, members, likely, config=config)
     history = jnp.full((config.max_steps + 1, len(policy)), -1, policy.dtype).at[0].set(policy)
 
     def improve(now: _Iteration) -> _Iteration:
@@ -221,9 +199,11 @@ def evaluate(
 
 @functools.partial(jax.jit, static_argnames="config")
 def _evaluate_cold(belief, policy, key, *, config) -> Evaluation:
-    mean, members = _sample_models(belief, key, config)
+    mean, members = sample_models(belief, key, config)
     warm_start = init_warm_start(len(policy), config, belief.reward_mean.dtype)
-    return _evaluate(belief, mean, members, _likeliest(mean), policy, warm_start, config=config)[0]
+    return evaluate_policy(
+        belief, mean, members, likeliest(mean), policy, warm_start, config=config
+    )[0]
 
 
 def _checked(belief, policy):
@@ -231,125 +211,7 @@ def _checked(belief, policy):
     return check_actions(policy, *belief.reward_mean.shape)
 
 
-def _sample_models(belief, key, config):
-    """The MDP that Q comes from, and the ensemble or None (Algorithm 1 line 2)."""
-    if config.method == "psrl":
-        transition, reward = posterior.sample(belief, key, 1)
-        return posterior.Mdp(sparse.member(transition, 0), reward[0]), None
-    if config.method in _SAMPLING:
-        return posterior.mean(belief), posterior.sample(belief, key, config.num_members)
-    return posterior.mean(belief), None
-
-
-def _likeliest(mean):
-    """Where each pair most likely leads; None where following it costs more than it saves."""
-    if isinstance(mean.transition, sparse.Sparse) or len(mean.reward) < _LEAST_STATES:
-        return None
-    return _likely_paths.likeliest(mean.transition)
-
-
 def _greedy(evaluation, preference, risk):
     score = evaluation.mean_q + risk * jnp.sqrt(jnp.maximum(evaluation.variance, 0.0))
     is_best = score >= score.max(-1, keepdims=True) - _TIE_TOLERANCE * jnp.max(jnp.abs(score))
     return jnp.argmax(jnp.where(is_best, preference, -1.0), -1)
-
-
-def _evaluate(belief, mean, members, likely, policy, warm_start, *, config):
-    """Lines 3 and 4 of Algorithm 1 for a deterministic policy."""
-    pair, discount = (jnp.arange(len(policy)), policy), config.discount
-    chosen = jax.tree.map(lambda x: x[pair], likely)
-    solve = functools.partial(_solve, policy=policy, likely=chosen, solver=config.solver)
-    mean_flow = _flow_of_one(mean.transition, policy)
-
-    def solve_mean(rhs, discount, start):
-        x, fell_back = solve(mean_flow, rhs[None], discount, start[None])
-        return x[0], fell_back
-
-    mean_v, unsolved = solve_mean(mean.reward[pair], discount, warm_start.mean)
-    mean_q = mean.reward + discount * next_mean(mean.transition, mean_v)
-    warm_start = warm_start._replace(mean=mean_v)
-    if config.method == "moments":
-        result = moments.solve_moments_of_actions(belief, likely, policy, discount)
-        reward = 1 / belief.reward_precision + discount**2 * result.local_q
-        return _evaluation(mean_q, result.q, reward, unsolved, result.condition), warm_start
-    if members is None:
-        nothing = jnp.zeros_like(mean_q)
-        return _evaluation(mean_q, nothing, nothing, unsolved), warm_start
-    if config.method in _WITH_MEMBER_VALUES:
-        flow = _flow_of_members(members.transition, policy)
-        rewards = members.reward[:, *pair]
-        member_v, fell_back = solve(flow, rewards, discount, warm_start.members)
-        warm_start = warm_start._replace(members=member_v)
-        unsolved += fell_back
-    reward = _uncertainty_reward(members, warm_start.members, mean_v, config)
-    if config.method not in _PROPAGATING:
-        return _evaluation(mean_q, reward, reward, unsolved), warm_start
-    next_u, fell_back = solve_mean(reward[pair], discount**2, warm_start.next_u)
-    variance = reward + discount**2 * next_mean(mean.transition, next_u)
-    warm_start = warm_start._replace(next_u=next_u)
-    return _evaluation(mean_q, variance, reward, unsolved + fell_back), warm_start
-
-
-def _evaluation(
-    mean_q, variance, uncertainty_reward, unsolved, condition: jax.Array | float = 0.0
-) -> Evaluation:
-    condition = jnp.where(unsolved > 0, jnp.inf, jnp.asarray(condition, mean_q.dtype))
-    return Evaluation(mean_q, variance, uncertainty_reward, condition, unsolved)
-
-
-def _flow_of_one(transition, policy):
-    """What `_solve` takes of an MDP: the rows of all actions `[1, S, A, S]`, or a `Flow`."""
-    if isinstance(transition, sparse.Sparse):
-        return _sparse_products.chosen(transition, policy)
-    return transition[None]
-
-
-def _flow_of_members(transition, policy):
-    """The same of N members."""
-    if isinstance(transition, sparse.Sparse):
-        return _sparse_products.chosen_of_members(transition, policy)
-    return transition
-
-
-def _uncertainty_reward(members, member_v, mean_v, config):
-    """What is propagated `[S, A]` (appendix B.3), as in `ube` but for a deterministic policy.
-
-    The moments of Q_i(s', a') then need products with only three vectors, taken in one pass.
-    """
-    discount = config.discount
-    columns = [mean_v if config.method == "pombu" else member_v]
-    if config.method == "exact_ube":
-        columns = [mean_v, member_v, (member_v - mean_v[None]) ** 2]
-    columns = jnp.stack([jnp.broadcast_to(column, member_v.shape) for column in columns], -1)
-    if isinstance(members.transition, sparse.Sparse):
-        each = jax.vmap(next_mean, (None, 1), 2)  # of the vectors
-        products = _sparse_products.over_members(each, members.transition, columns)
-    else:
-        # Vectors last: this layout is several times faster on CPU than vectors first.
-        products = jnp.einsum("nsat,ntk->nsak", members.transition, columns, precision="highest")
-    reward_variance = members.reward.var(0)
-    if config.method in ("ensemble_var", "upper_bound"):
-        variance = (members.reward + discount * products[..., 0]).var(0)
-        if config.method == "ensemble_var":
-            return variance
-        return jnp.maximum(reward_variance + discount**2 * variance, config.min_local)
-    local = products[..., 0].var(0)
-    if config.method == "exact_ube":
-        next_v, next_member_v, next_square = jnp.moveaxis(products, -1, 0)
-        gap = next_square - (next_member_v - next_v) ** 2
-        local = local - gap.mean(0)
-    return jnp.maximum(reward_variance + discount**2 * local, config.min_local)
-
-
-def _solve(flow, rhs, discount, start, *, policy, likely, solver):
-    """Solutions `[N, S]`, and 1 if BiCGStab did not get there; 0 where LU then does."""
-    if isinstance(flow, Flow):
-        solution = linear.solve_warm(flow, rhs, discount, start)
-        return solution.x, solution.fell_back.astype(jnp.int32)
-    done = jnp.zeros((), jnp.int32)
-    if solver == "warm":
-        given = {"policy": policy, "likely": likely}
-        return linear.solve_warm(flow, rhs, discount, start, **given).x, done
-    rows = flow[:, jnp.arange(len(policy)), policy]
-    solve = jax.vmap(linear.solve, in_axes=(0, 0, None))
-    return solve(rows, rhs[..., None], discount).x[..., 0], done
