@@ -181,7 +181,7 @@ def _are_weights(stacked: Any, hidden: Sequence[int], action_size: int) -> bool:
     """Whether they are those of actors of these sizes, `[R, ...]`."""
     try:
         size = stacked["params"]["MLP_0"]["Dense_0"]["kernel"].shape[1]
-        actor = networks.actor(stacked, tuple(hidden), action_size)
+        actor = networks.actor_of(stacked, tuple(hidden), action_size)
         # Nothing is compiled for it, which would spoil a trace of a run's last steps.
         wanted = jax.eval_shape(lambda: actor.init(jax.random.key(0), jnp.zeros(size)))
         found = jax.tree.map(lambda x: x.shape[1:], stacked)

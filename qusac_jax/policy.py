@@ -45,7 +45,7 @@ class Policy:
         self.action_low, self.action_high = low.astype(np.float32), high.astype(np.float32)
         self.action_size = len(self.action_low)
         self.observation_size = params["params"]["MLP_0"]["Dense_0"]["kernel"].shape[0]
-        actor = networks.actor(params, tuple(description["hidden"]), self.action_size)
+        actor = networks.actor_of(params, tuple(description["hidden"]), self.action_size)
 
         @jax.jit
         def act(observation: jax.Array, key: jax.Array | None) -> jax.Array:

@@ -31,5 +31,5 @@ def numpy_threads() -> Iterator[str]:
         yield f"{name}, its own threads"
     else:
         with threadpoolctl.threadpool_limits(count, user_api="blas"):
-            yield f"{name}, {measure.in_words(count)}"
+            yield f"{name}, {measure.threads_in_words(count)}"
     time.sleep(_BLAS_SPIN)

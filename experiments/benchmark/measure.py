@@ -117,7 +117,7 @@ def limits() -> Limits:
     return Limits(_matmul_rate(probe), max(copies), copies[-1])
 
 
-def in_words(count: int) -> str:
+def threads_in_words(count: int) -> str:
     """A number of threads."""
     return "1 thread" if count == 1 else f"{count} threads"
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments import markdown
 from experiments.benchmark.jobs import Job, Measurement
-from experiments.benchmark.measure import Limits, in_words
+from experiments.benchmark.measure import Limits, threads_in_words
 
 Row = Mapping[str, Any]
 
@@ -61,7 +61,7 @@ def heading(about: Mapping[str, Any], limits: Limits) -> str:
     """What holds for all rows: machine, versions, commit, limits and threads."""
     versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items())
     return (
-        f"Device: {about['device']}, {in_words(about['threads'])} on the host. "
+        f"Device: {about['device']}, {threads_in_words(about['threads'])} on the host. "
         f"Versions: {versions}; commit {about['git_commit']}.\n"
         f"Limits: matrix products at default precision {limits.flops / 1e9:.0f} GFLOP/s, copies "
         f"{limits.bytes / 1e9:.0f} GB/s in cache and {limits.bytes_beyond_cache / 1e9:.0f} GB/s "

@@ -39,7 +39,7 @@ def baseline(config: Config, task: Task, repeat: int) -> Baseline | None:
     place = device()
     name = f"PyTorch {torch.__version__.split('+')[0]} on {place}"
     if place == "cpu":
-        name = f"{name}, {measure.in_words(torch.get_num_threads())}"
+        name = f"{name}, {measure.threads_in_words(torch.get_num_threads())}"
     return Baseline(name, _UPDATES / statistics.median(timing.seconds))
 
 

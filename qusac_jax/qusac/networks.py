@@ -56,7 +56,7 @@ class Actor(nn.Module):
         return mean, jnp.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)
 
 
-def actor(params: Params, hidden: tuple[int, ...], action_size: int) -> Actor:
+def actor_of(params: Params, hidden: tuple[int, ...], action_size: int) -> Actor:
     """The module that these parameters are of."""
     return Actor(hidden, action_size, statistics(params) is not None)
 
