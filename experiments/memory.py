@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -181,8 +181,7 @@ def check(
     needed = expected(config, task, _seeds_in_one_memory(num_seeds, devices), streams_size)
     available = _memory.available(devices[0])
     if available is not None and needed.total > available:
-        behind = [*_behind(config, task, has_dataset), ("--eval_episodes",)]
-        flags = to_lower(needed, behind)
+        flags = to_lower(needed, _behind(config, task, has_dataset))
         raise ValueError(
             f"the run needs {describe(config, task, num_seeds, devices, streams_size)}; lower "
             f"{f'{flags} or ' if flags else ''}--num_seeds, or take "
@@ -190,8 +189,8 @@ def check(
         )
 
 
-def _behind(config: qusac.Config, task: qusac.Task, has_dataset: bool) -> Sequence[Sequence[str]]:
-    """The flags that decide about each part of `Memory` but its environments."""
+def _behind(config: qusac.Config, task: qusac.Task, has_dataset: bool) -> dict[str, Sequence[str]]:
+    """The flags that decide about each part of `Memory`, by its name."""
     replay = () if has_dataset else ("replay_capacity",)
     interval = "fit_every" if config.rollout_interval == config.fit_every else "roll_out_every"
     rollouts = ("rollouts_per_step", "rollout_length", interval, "retain_refreshes")
@@ -203,22 +202,26 @@ def _behind(config: qusac.Config, task: qusac.Task, has_dataset: bool) -> Sequen
         (_shuffle_bytes(config), (*replay, "num_members")),
         (_rollout_bytes(config, task), ("rollout_length",)),
     )
-    fields = (
-        replay,
-        rollouts,
-        ("num_members", *rollouts),
-        ("num_members",),
-        max(work)[1],
-    )
-    flags = [tuple(f"--config.{name}" for name in names) for names in fields]
-    flags[3] += ("the layer sizes",)
-    return flags
+    of_config = lambda *names: tuple(f"--config.{name}" for name in names)
+    return {
+        "replay": of_config(*replay),
+        "model_data": of_config(*rollouts),
+        "member_data": of_config("num_members", *rollouts),
+        "networks": (*of_config("num_members"), "the layer sizes"),
+        "work": of_config(*max(work)[1]),
+        "environments": ("--eval_episodes",),
+    }
 
 
-def to_lower(sizes: Sequence[int], flags: Sequence[Sequence[str]]) -> str:
-    """What to lower, in words: the flags behind each part that takes much of all bytes."""
-    much = _SHARE_TO_LOWER * sum(sizes)
-    parts = (names for size, names in zip(sizes, flags, strict=True) if size > much)
+def to_lower(needed: Any, flags: Mapping[str, Sequence[str]]) -> str:
+    """What to lower, in words: the flags behind each part that takes much of all bytes.
+
+    Args:
+        needed: a named tuple of bytes.
+        flags: by the name of each part.
+    """
+    much = _SHARE_TO_LOWER * sum(needed)
+    parts = (flags[name] for name, size in needed._asdict().items() if size > much)
     return ", ".join(dict.fromkeys(itertools.chain.from_iterable(parts)))
 
 

@@ -20,12 +20,12 @@ _STATE_COPIES = 2  # while the seeds' states are stacked
 _PLANNING_ARRAYS = 6  # [S, A, S] or N x [S, S]: mean MDP, its system, factors and their like
 _METRIC_BYTES = 48  # per seed and episode: three columns, twice while they grow, and the regret
 _ONE_MDP = ("psrl", "ensemble_mean")  # methods without an ensemble
-_TO_LOWER = (
-    ("--length or --size",),
-    ("--length or --size", "--num_seeds"),
-    ("--length or --size", "--num_members"),
-    ("--num_episodes", "--num_seeds"),
-)
+_TO_LOWER = {  # the flags behind each part of `Memory`
+    "environment": ("--length or --size",),
+    "beliefs": ("--length or --size", "--num_seeds"),
+    "planning": ("--length or --size", "--num_members"),
+    "metrics": ("--num_episodes", "--num_seeds"),
+}
 
 
 class Memory(NamedTuple):

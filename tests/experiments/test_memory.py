@@ -97,7 +97,7 @@ def test_of_what_is_computed_with_the_largest_is_to_be_lowered(change, to_lower)
 def test_each_part_of_the_work_space_has_its_flags(part, flags, monkeypatch):
     monkeypatch.setattr(memory, part, lambda *_: 10**15)
     behind = memory._behind(qusac.Config(), qusac.Task(3, 1, lambda *x: x), False)
-    assert {flag.removeprefix("--config.") for flag in behind[-1]} == flags
+    assert {flag.removeprefix("--config.") for flag in behind["work"]} == flags
 
 
 def test_each_buffer_is_told_by_itself_if_it_is_there():
