@@ -176,11 +176,8 @@ class Checkpointer:
         Raises:
             CheckpointError: if there is none, or it is damaged.
         """
-        steps = self.steps()
-        if not steps:
-            raise CheckpointError(f"there is no complete checkpoint in {self._directory}")
         parts = {"metadata": ocp.args.JsonRestore()}  # type: ignore[call-arg]
-        return self._read_parts(steps[-1], parts)["metadata"]
+        return self._read(None, lambda step: self._read_parts(step, parts))[1]["metadata"]
 
     def _read(self, step: int | None, read: Callable[[int], Any]) -> tuple[int, Any]:
         """The step of a checkpoint, the latest by default, and what is read of it."""
