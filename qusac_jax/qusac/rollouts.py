@@ -73,12 +73,13 @@ def rollout(
         shape = (*start.shape[:-1], action_size)
         first_action = _first_actions(key_first, random_first_actions, shape)
 
-    def step(carry: tuple[jax.Array, jax.Array], draws: _Draws):
+    def step(carry: tuple[jax.Array, jax.Array], now: tuple[jax.Array, _Draws]):
         observation, alive = carry
+        is_first_step, draws = now
         action = policy(observation, draws.key_action)
         if first_action is not None:
             is_random, uniform = first_action
-            action = jnp.where(draws.is_first & is_random, uniform, action)
+            action = jnp.where(is_first_step & is_random, uniform, action)
         mean, std = dynamics_lib.predict(
             model, dynamics, *_placed((observation, action), draws.order)
         )
@@ -103,15 +104,15 @@ def rollout(
         num_outputs=observation_size + 1,
         randomize_members=randomize_members,
     )
-    draws = jax.vmap(draw)(jnp.arange(length) == 0, jax.random.split(key, length))
-    _, (transitions, mask) = jax.lax.scan(step, (start, alive), draws)
+    draws = jax.vmap(draw)(jax.random.split(key, length))
+    steps = jnp.arange(length) == 0, draws
+    _, (transitions, mask) = jax.lax.scan(step, (start, alive), steps)
     return transitions, mask
 
 
 class _Draws(NamedTuple):
     """What a step of N B rollouts takes from chance."""
 
-    is_first: jax.Array  # [] whether it is the first step
     key_action: chex.PRNGKey
     noise: jax.Array  # [N * B * (O + 1)] standard normal
     order: jax.Array | None  # [N * B] which rollout each place is given; None where all stay
@@ -135,7 +136,6 @@ def _first_actions(
 
 
 def _draw(
-    is_first: jax.Array,
     key: chex.PRNGKey,
     *,
     num_rollouts: int,
@@ -149,7 +149,7 @@ def _draw(
         order = jax.random.permutation(key_order, num_rollouts)
         inverse = jnp.argsort(order)
     noise = jax.random.normal(key_noise, (num_rollouts * num_outputs,), jnp.float32)
-    return _Draws(is_first, key_action, noise, order, inverse)
+    return _Draws(key_action, noise, order, inverse)
 
 
 def num_chunks(num_rollouts: int, num_members: int) -> tuple[int, int]:
