@@ -135,7 +135,12 @@ def labels(curves: Sequence[Curve], *, besides: Collection[str] = ()) -> list[st
     ]
 
 
-def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
+def _read_config(path: pathlib.Path) -> tuple[dict[str, Any], str]:
+    """config.json of a deep run, and what the run is called.
+
+    Raises:
+        ValueError: if it cannot be read, or lacks what a curve needs.
+    """
     config = read_json(path / "config.json")
     if is_tabular(config):
         what = f"{path} is a run of experiments.tabular, whose curve is regret.png"
@@ -155,8 +160,11 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
     if not isinstance(critic_data, str | None):
         what = f"{path / 'config.json'}: critic_data is {critic_data!r}, which is no name"
         raise ValueError(f"{what}; leave this run out")
-    env = plain(str(config["env"]))
-    name = plain(run_settings.name_of(config["preset"], config["method"], critic_data))
+    return config, plain(run_settings.name_of(config["preset"], config["method"], critic_data))
+
+
+def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
+    config, name = _read_config(path)
     columns = read_columns(path / "metrics.csv", {x, y, *_REQUIRED_COLUMNS})
     seeds = columns["seed"]
     if problem := what_is_missing(path, columns):
@@ -189,7 +197,7 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
         positions, from_end = np.unique(columns[x][rows][::-1], return_index=True)
         curves.append(
             Curve(
-                env=env,
+                env=plain(config["env"]),
                 label=name,
                 run=path,
                 seed=int(seed),
