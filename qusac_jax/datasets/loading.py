@@ -103,7 +103,13 @@ def _find(name: str) -> tuple[str, Path]:
             f"dataset: {name!r} {what}, and is no Minari id such as 'mujoco/hopper/medium-v0' "
             "either; pass an id, a D4RL HDF5 file, or a folder with data/metadata.json"
         )
-    folder = minari_files.data_folder(local_root() / name)
+    return "minari", _folder_of_id(name)
+
+
+def _folder_of_id(name: str) -> Path:
+    """The folder with the files of a Minari dataset, which is downloaded where it is not whole."""
+    place = local_root() / name
+    folder = minari_files.data_folder(place)
     if folder is None and d4rl_task(name) is not None:
         raise ValueError(
             f"dataset: {name!r} is D4RL's name, and D4RL's datasets are files; pass the path of "
@@ -112,16 +118,15 @@ def _find(name: str) -> tuple[str, Path]:
     if folder is not None:
         minari_files.check_format(folder / minari_files.METADATA_FILE)
     if folder is None or not (folder / minari_files.DATA_FILE).is_file():
-        left = local_root() / name
-        if folder is None and left.is_dir() and any(left.glob(f"**/{minari_files.METADATA_FILE}")):
+        if folder is None and any(place.glob(f"**/{minari_files.METADATA_FILE}")):
             raise ValueError(
-                f"dataset: {name!r} is no dataset, but has some in it ({left}); pass the id of one"
+                f"dataset: {name!r} is no dataset, but has some in it ({place}); pass the id of one"
             )
-        _download(name, again=left.exists())  # by a download cut short
-        folder = minari_files.data_folder(local_root() / name)
+        _download(name, again=place.exists())  # by a download cut short
+        folder = minari_files.data_folder(place)
     if folder is None:
         raise ValueError(f"dataset: {name!r} came without {minari_files.METADATA_FILE}; try again")
-    return "minari", folder
+    return folder
 
 
 def _download(dataset_id: str, *, again: bool) -> None:
