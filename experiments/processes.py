@@ -25,7 +25,8 @@ from experiments.distributed import check_divisible
 from qusac_jax import _keys
 
 EVERY = 100  # steps after which processes agree on whether to go on
-_INLINE = 256  # bytes of a message that need no second call
+_INLINE = 256  # bytes of a message that need no second call, its head among them
+_HEAD = 9  # bytes before its text: whether that is an error, and its length
 _LOST = (
     "another process of this run has ended, so this one ends too; start all of them again with the "
     "same commands, and the run continues from its last checkpoint"
@@ -169,20 +170,20 @@ class Processes:
         Raises:
             _OthersError: if another process has an error.
         """
-        head = np.zeros(_INLINE, np.uint8)
-        head[:9] = [bool(error), *len(error.encode() or content).to_bytes(8)]
         body = np.frombuffer(error.encode() or content, np.uint8)
-        head[9 : 9 + len(body)] = body[: _INLINE - 9]
-        heads = _exchange(head, error)
-        sizes = [int.from_bytes(row[1:9].tobytes()) for row in heads]
-        rows = heads[:, 9:]
-        if max(sizes) > _INLINE - 9:
+        first = np.zeros(_INLINE, np.uint8)
+        first[:_HEAD] = [bool(error), *len(body).to_bytes(8)]
+        first[_HEAD : _HEAD + len(body)] = body[: _INLINE - _HEAD]
+        firsts = _exchange(first, error)
+        sizes = [int.from_bytes(row[1:_HEAD].tobytes()) for row in firsts]
+        rows = firsts[:, _HEAD:]
+        if max(sizes) > _INLINE - _HEAD:
             # Powers of two: what exchanges them is compiled for each size.
             rest = np.zeros(1 << max(sizes).bit_length(), np.uint8)
             rest[: len(body)] = body
             rows = _exchange(rest, error)
         messages = [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
-        failed = [i for i in range(self.count) if heads[i, 0] and i != self.index]
+        failed = [i for i in range(self.count) if firsts[i, 0] and i != self.index]
         if failed and not error:
             raise _OthersError(f"process {failed[0]} ended: {messages[failed[0]].decode()}")
         return messages
@@ -200,7 +201,7 @@ def _exchange(row: np.ndarray, own_error: str) -> np.ndarray:
         if own_error:
             print(f"error: {own_error}", file=sys.stderr)
         print(f"error: {_LOST} ({str(error)[:200]})", file=sys.stderr, flush=True)
-        # An ordinary end would wait for the others
+        # An ordinary end would wait for the others.
         os._exit(2)
 
 
