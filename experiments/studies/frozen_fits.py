@@ -76,11 +76,7 @@ def measure(
     """
     if not config.uses_model:
         raise ValueError("critic_data 'replay' uses no model, so that there is nothing to fit")
-    if config.replay_capacity != saved.config.replay_capacity:
-        raise ValueError(
-            f"replay_capacity must be that of the run, {saved.config.replay_capacity}, got "
-            f"{config.replay_capacity}"
-        )
+    frozen.check_fixed(saved.config, config, ("replay_capacity",))
     key_init, key_fit = jax.random.split(jax.random.key(seed))
     state = agent.init(key_init, config=config, task=saved.task)
     state = state._replace(replay=jax.tree.map(jnp.copy, old.replay), key=key_fit)
