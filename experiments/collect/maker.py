@@ -236,8 +236,8 @@ def describe(kind: str, plan: Mapping[str, Any]) -> str:
 def table(shelf: Shelf, plan: Mapping[str, Any]) -> str:
     """The datasets as they are read back, and how they came to be, as lines of text."""
     width = max(len(shelf.id(kind)) for kind in KINDS)
-    spread = "return (mean ± std)"
-    lines = [f"{'dataset':{width}}  transitions  episodes  terminated  {spread:>20}  score"]
+    head = f"{'dataset':{width}}  transitions  episodes  terminated"
+    lines = [f"{head}  {'return (mean ± std)':>20}  score"]
     for kind in KINDS:
         found = datasets.describe(datasets.load(shelf.id(kind)))
         behavior = found["behavior"] or {}

@@ -78,7 +78,7 @@ def diagnose(
     count = _NUM_BATCHES * config.batch_size
     real = replay.sample(state.replay, key_real, count)
     batch = jax.tree.map(
-        lambda model, real: jnp.where(source.size > 0, model, real),
+        lambda of_model, of_d: jnp.where(source.size > 0, of_model, of_d),
         multistep.plain(replay.sample(source, key_model, count)),
         real,
     )

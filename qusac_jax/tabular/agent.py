@@ -144,11 +144,11 @@ def _optimize(belief, policy, warm_start, key, *, config) -> Plan:
     mean, members = sample_models(belief, key_sample, config)
     preference = jax.random.uniform(key_tie, belief.reward_mean.shape)
     likely = likeliest(mean)
-    evaluate = functools.partial(evaluate_policy, belief, mean, members, likely, config=config)
+    in_models = functools.partial(evaluate_policy, belief, mean, members, likely, config=config)
     history = jnp.full((config.max_steps + 1, len(policy)), -1, policy.dtype).at[0].set(policy)
 
     def improve(now: _Iteration) -> _Iteration:
-        evaluation, warm_start = evaluate(now.history[now.step], now.warm_start)
+        evaluation, warm_start = in_models(now.history[now.step], now.warm_start)
         greedy = _greedy(evaluation, preference, config.risk).astype(now.history.dtype)
         seen = jnp.all(now.history == greedy[None], -1)
         return _Iteration(
