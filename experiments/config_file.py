@@ -132,8 +132,8 @@ def read_config(
     """The hyperparameters that a preset, a file and flags make together, the last one winning.
 
     `risk` alone is a constant λ, and `risk_schedule` alone begins at once: neither keeps what a
-    preset or the file says of the other and of `risk_awaits_reward`.
-    Only the result is checked: a value from one of them may be valid only together with the others.
+    preset or the file says of the other and of `risk_awaits_reward`. Only the result is checked: a
+    value from one of them may be valid only together with the others.
 
     Args:
         options: the flags, with a group `config`.

@@ -24,6 +24,9 @@ from qusac_jax._paths import as_path
 PyTree = Any
 
 LEFT_OUT = ocp.PLACEHOLDER  # in place of an array of a checkpoint that is not to be read
+_REMEDY = "use another checkpoint (--resume=latest_good), or another workdir"
+_REMEDY_OF_LAST = "no other one can be read: start in another workdir"
+_ATTEMPTS = 5  # to list the checkpoints of a run that another process trains
 
 
 class CheckpointError(ValueError):
@@ -37,11 +40,6 @@ class Restored(NamedTuple):
     device: PyTree  # jax arrays
     host: PyTree  # NumPy arrays in the dtypes that were saved, 64-bit ones included
     metadata: dict[str, Any]  # whatever JSON can hold
-
-
-_REMEDY = "use another checkpoint (--resume=latest_good), or another workdir"
-_ATTEMPTS = 5  # to list the checkpoints of a run that another process trains
-_REMEDY_OF_LAST = "no other one can be read: start in another workdir"
 
 
 class Checkpointer:
@@ -309,8 +307,7 @@ def _damage(directory: pathlib.Path) -> str:
 
 
 def _check_shape(like: Any, read: Any) -> None:
-    """Raises `ValueError` if it is not of the shape that was asked for, which NumPy arrays are not
-    held to."""
+    """Raises `ValueError` for a shape that was not asked for, which Orbax gives NumPy arrays."""
     if like is not LEFT_OUT and like.shape != read.shape:
         raise ValueError(f"an array has the shape {read.shape}, not {like.shape}")
 

@@ -1,8 +1,8 @@
 """A plain PyTorch version of the agent's update: what the benchmark compares with.
 
 Written from the paper's equations (10) to (14), with a loop over the members and an Adam for each
-of the four losses; no compilation, no tricks. Weights are float32, `[I, O]` in each
-layer as in JAX.
+of the four losses; no compilation, no tricks. Weights are float32, `[I, O]` in each layer as in
+JAX.
 
 Axes: N members (critic groups), M critics per member, B batch, J actions per next state.
 """

@@ -166,8 +166,8 @@ def action_cost(
     """The action cost of an online run, whose rewards are added to those of the dataset in D.
 
     It is the one that is asked for, or that the run has begun with, or else the offline run's,
-    which may be gone once the run has begun.
-    Warns where that is another one, and where the offline run was of another environment.
+    which may be gone once the run has begun. Warns where that is another one, and where the offline
+    run was of another environment.
 
     Args:
         path: workdir of the offline run.

@@ -22,8 +22,7 @@ class FaultyEnvironmentError(ValueError):
 class ActionCost(gymnasium.Wrapper):
     """Clips actions to [-1, 1], subtracts rho * sum(a_i^2) and stops at NaN, Inf and other bugs.
 
-    The cost is that of the paper's appendix D.2. `info["task_reward"]` keeps the
-    reward without it.
+    The cost is that of the paper's appendix D.2. `info["task_reward"]` keeps the reward without it.
     """
 
     # Set by the constructor and never changed: no part of the environment's state.

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from qusac_jax.qusac import layers, networks
 
 # Of the weights of random reward functions. The larger, the rougher the functions, and the more of
-# them is left where there are data: docs/results/deep_decisions.md compares 2, 3
-# and 5.
+# them is left where there are data: docs/results/deep_decisions.md compares 2, 3 and 5.
 _PRIOR_GAIN = 2.0
 _PRIOR_HIDDEN = (64, 64)
 # The part of the dynamics that learns when an episode ends.

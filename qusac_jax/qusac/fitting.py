@@ -62,10 +62,12 @@ class _Weights(NamedTuple):
 
 
 class _Progress(NamedTuple):
+    """Where a fit is."""
+
     params: networks.Params
     opt_state: optax.OptState
-    average: networks.Params
-    best_params: networks.Params
+    average: networks.Params  # as in `_Weights`
+    best_params: networks.Params  # averaged ones
     best_mse: jax.Array  # [N, O + 1] or [N, 1] lowest held-out errors, as the stop rule sees them
     has_improved: jax.Array  # [] whether any member has, in this fit
     kept_mse: jax.Array  # [N] held-out error of the best weights, mean over targets

@@ -88,9 +88,9 @@ class Critic(nn.Module):
 class UNet(nn.Module):
     """Epistemic variance of the value at (s, a), as log U.
 
-    The paper's network ends in a softplus and predicts symlog(U) (section 4.2). With
-    x the last linear output, symexp(softplus(x)) = exp(x): the linear output *is* log U. Returning
-    it gives sqrt(U) = exp(x / 2), whose gradient is finite where that of sqrt at U = 0 is not.
+    The paper's network ends in a softplus and predicts symlog(U) (section 4.2). With x the last
+    linear output, symexp(softplus(x)) = exp(x): the linear output *is* log U. Returning it gives
+    sqrt(U) = exp(x / 2), whose gradient is finite where that of sqrt at U = 0 is not.
     """
 
     hidden: tuple[int, ...]
