@@ -13,7 +13,7 @@ import collections
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -253,7 +253,7 @@ def weight(encoded: Any) -> int:
     return len(encoded) if isinstance(encoded, str) else 1
 
 
-def _is_plain_array(value: Any) -> bool:
+def _is_plain_array(value: Any) -> TypeGuard[np.ndarray]:
     """Whether it is one of numbers, and no matrix or masked array, which computes otherwise."""
     return type(value) in (np.ndarray, np.memmap) and value.dtype.kind in _NUMBERS
 

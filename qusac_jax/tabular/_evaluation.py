@@ -1,7 +1,6 @@
 """Values and epistemic variance of a deterministic policy (Algorithm 1, lines 2 to 4).
 
-`config` is the `Config`
-of `qusac_jax.tabular.agent`. Axes: S states, A actions, N sampled MDPs.
+`config` is the `Config` of `qusac_jax.tabular.agent`. Axes: S states, A actions, N sampled MDPs.
 """
 
 import functools
