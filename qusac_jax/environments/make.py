@@ -1,7 +1,10 @@
 """Builds one environment out of dm_control or Gymnasium, shimmy and Gymnasium's wrappers."""
 
+import contextlib
 import importlib
 import math
+import warnings
+from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import gymnasium
@@ -9,7 +12,7 @@ import numpy as np
 from gymnasium import spaces, wrappers
 
 from qusac_jax._actions import UNBOUNDED, as_action_cost
-from qusac_jax.environments import functional
+from qusac_jax.environments import functional, physics
 from qusac_jax.environments.action_cost import ActionCost
 from qusac_jax.environments.names import ParsedName, load_suite, parse_name
 from qusac_jax.environments.termination import (
@@ -189,12 +192,30 @@ def _make_gym(parsed: ParsedName, render: bool) -> gymnasium.Env:
     if registered.max_episode_steps is None:
         arguments["max_episode_steps"] = DEFAULT_EPISODE_STEPS
     try:
-        return gymnasium.make(registered, **arguments)
+        with _without_deprecations():
+            return gymnasium.make(registered, **arguments)
     except (Exception, SystemExit) as error:  # other people's constructors raise anything
         raise ValueError(
             f"env: 'gym:{parsed.task}' cannot be built here: {error}; install what it needs or "
             "choose another environment"
         ) from error
+
+
+@contextlib.contextmanager
+def _without_deprecations() -> Iterator[None]:
+    """Keeps to itself what MuJoCo says of a model's file, for each copy and in MUJOCO_LOG.TXT."""
+    previous = physics.mujoco.get_mju_user_warning()
+    say = previous or (lambda message: warnings.warn(f"MuJoCo: {message}", stacklevel=2))
+
+    def pass_on(message: str) -> None:
+        if "is deprecated" not in message:
+            say(message)
+
+    physics.mujoco.set_mju_user_warning(pass_on)
+    try:
+        yield
+    finally:
+        physics.mujoco.set_mju_user_warning(previous)
 
 
 def _flatten(env: gymnasium.Env) -> gymnasium.Env:

@@ -1,5 +1,7 @@
 """Construction, action cost, scaling, guards and error messages of single environments."""
 
+import os
+
 import gymnasium
 import numpy as np
 import pytest
@@ -354,3 +356,19 @@ def test_a_module_that_cannot_be_imported_is_named(source, cause, tmp_path, monk
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=f"'broken_package' of .* cannot be imported .{cause}"):
         environments.check_name("gym:broken_package:Own-v0")
+
+
+def test_an_outdated_model_file_is_not_reported_for_each_copy(tmp_path, monkeypatch, capfd):
+    mujoco = pytest.importorskip("mujoco")
+    monkeypatch.chdir(tmp_path)
+    before, heard = mujoco.get_mju_user_warning(), []
+    try:
+        for handler in (None, heard.append):  # without one MuJoCo writes them itself
+            mujoco.set_mju_user_warning(handler)
+            environments.make("gym:HalfCheetah-v4").close()
+            assert mujoco.get_mju_user_warning() == handler
+    finally:
+        mujoco.set_mju_user_warning(before)
+    assert not heard
+    assert "settotalmass" not in "".join(capfd.readouterr())
+    assert not os.listdir(tmp_path)
