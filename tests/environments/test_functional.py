@@ -191,6 +191,8 @@ class Packaged:
     """An environment in the manner of Brax, which counts how often it is traced."""
 
     action_size = 1
+    dt = 0.05
+    mj_model = None  # drawn in test_video.py
 
     def __init__(self):
         self.traced = []
@@ -217,7 +219,10 @@ class PackagedState:
 
 def test_an_environment_of_a_package_is_traced_once_and_its_states_are_left_alone():
     packaged = Packaged()
-    env = device_tasks.PackagedEnvironment(packaged, episode_length=3, termination="never")
+    env = device_tasks.PackagedEnvironment(
+        packaged, model=None, episode_length=3, termination="never"
+    )
+    assert env.frames_per_second == 20
     functional.check(env)
     _, last, results = rolled_out(jnp.ones(1), 2, env=env)
     np.testing.assert_array_equal(last.observation, [2, 2])
