@@ -21,7 +21,11 @@ def from_data(like: Any, data: Any) -> Any:
     """What `to_data` was given.
 
     Args:
-        like: of the same kind; its shape does not count.
+        like: of the same kind, an array or what `jax.eval_shape` returns; its shape does not count.
         data: what `to_data` returned.
     """
-    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(like)) if is_key(like) else data
+    if not is_key(like):
+        return data
+    impls: list[Any] = []
+    jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)), like)
+    return jax.random.wrap_key_data(data, impl=impls[0])

@@ -19,6 +19,12 @@ class State(NamedTuple):
     speed: jax.Array
 
 
+class Keyed(NamedTuple):
+    angle: jax.Array
+    speed: jax.Array
+    key: jax.Array
+
+
 class Pendulum:
     observation_size = 3
     action_size = 1
@@ -54,6 +60,12 @@ class Drawn(Pendulum):
     """Its pictures are dark, but for the 4 x 4 pixels at the pendulum's tip."""
 
     frames_per_second = 1 / DT
+
+    def reset(self, key):
+        return Keyed(*super().reset(key), key)
+
+    def step(self, state, action, key):
+        return Keyed(*super().step(State(*state[:2]), action, key), state.key)
 
     def draw(self, state):
         picture = np.zeros((64, 96, 3), np.uint8)

@@ -146,13 +146,10 @@ def _draw_states(
     env = functional.load(name)
     assert functional.is_drawn(env)
     leaves, structure = jax.tree.flatten(jax.eval_shape(env.reset, jax.random.key(0)))
-    values = [episode[f"leaf_{i}"] for i in range(len(leaves))]
-    states = [
-        jax.tree.unflatten(
-            structure, [_keys.from_data(like, x[t]) for like, x in zip(leaves, values, strict=True)]
-        )
-        for t in range(len(values[0]))
-    ]
+    values = [_keys.from_data(like, episode[f"leaf_{i}"]) for i, like in enumerate(leaves)]
+    states = (
+        jax.tree.unflatten(structure, [value[t] for value in values]) for t in range(len(values[0]))
+    )
     return env.frames_per_second, (_frame(env.draw(state)) for state in states)
 
 
