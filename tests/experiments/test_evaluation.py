@@ -43,6 +43,7 @@ def test_returns_are_those_of_one_whole_episode():
     np.testing.assert_allclose(result.discounted_return, [[weights @ rewards]], rtol=1e-6)
 
 
-def test_what_is_stepped_on_the_device_is_not_drawn():
+def test_what_is_stepped_on_the_device_and_does_not_draw_itself_is_refused():
+    check_video("functional:tests.pendulum:Drawn")
     with pytest.raises(ValueError, match="is stepped on the device; leave --video out"):
         check_video("functional:tests.pendulum:Pendulum")
