@@ -75,6 +75,13 @@ class Drawn(Pendulum):
         return picture
 
 
+class DrawnInShares(Drawn):
+    """Its pictures are no integers."""
+
+    def draw(self, state):
+        return super().draw(state) / 255
+
+
 class Exploding(Pendulum):
     """Its speed is infinite as soon as it hangs to one side."""
 

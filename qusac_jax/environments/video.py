@@ -24,6 +24,7 @@ import numpy as np
 from qusac_jax import _keys
 from qusac_jax.environments import functional, streams
 from qusac_jax.environments.make import make, spec
+from qusac_jax.environments.names import parse_name
 
 BACKENDS = ("egl", "osmesa")  # values of MUJOCO_GL that need no display, in the order of trying
 _RENDER_TIMEOUT_S = 1800
@@ -86,7 +87,7 @@ def record_video(
         targets = [path, path.with_suffix(".gif")] if gif else [path]
         rendered = [to.with_name(f".{to.stem}.partial{to.suffix}") for to in targets]
         try:
-            _render_in_subprocess([name, str(seed), str(episode_path), *map(str, rendered)])
+            _render_in_subprocess(name, str(seed), str(episode_path), *map(str, rendered))
             for partial, target in zip(rendered, targets, strict=True):
                 partial.replace(target)
         finally:
@@ -100,8 +101,10 @@ def replay(name: str, seed: str, episode_path: str, path: str, gif: str | None =
     imageio = importlib.import_module("imageio.v2")
     with np.load(episode_path, allow_pickle=False) as saved:
         episode = dict(saved)
-    draw = _draw_states if functional.is_functional(name) else _draw_actions
-    frames_per_second, frames = draw(name, int(seed), episode)
+    if functional.is_functional(name):
+        frames_per_second, frames = _draw_states(name, episode)
+    else:
+        frames_per_second, frames = _draw_actions(name, int(seed), episode)
     frames_per_second = max(1, min(round(frames_per_second), 100))
     every = math.ceil(frames_per_second / _GIF_FRAMES_PER_SECOND)
     with contextlib.ExitStack() as stack:
@@ -138,11 +141,8 @@ def _draw_actions(
     return frames_per_second, frames()
 
 
-def _draw_states(
-    name: str, seed: int, episode: dict[str, np.ndarray]
-) -> tuple[float, Iterator[np.ndarray]]:
+def _draw_states(name: str, episode: dict[str, np.ndarray]) -> tuple[float, Iterator[np.ndarray]]:
     """Frames per second, and the frames of these states."""
-    del seed  # the states hold all
     env = functional.load(name)
     assert functional.is_drawn(env)
     leaves, structure = jax.tree.flatten(jax.eval_shape(env.reset, jax.random.key(0)))
@@ -223,7 +223,7 @@ def check_video_packages() -> None:
         )
 
 
-def _render_in_subprocess(arguments: list[str]) -> None:
+def _render_in_subprocess(name: str, *arguments: str) -> None:
     chosen = os.environ.get("MUJOCO_GL")
     failures = []
     for backend in (chosen,) if chosen else BACKENDS:
@@ -239,7 +239,7 @@ def _render_in_subprocess(arguments: list[str]) -> None:
             environment.pop("PYOPENGL_PLATFORM")
         try:
             finished = subprocess.run(
-                [sys.executable, "-c", _REPLAY, *arguments],
+                [sys.executable, "-c", _REPLAY, name, *arguments],
                 env=environment,
                 capture_output=True,
                 text=True,
@@ -254,7 +254,8 @@ def _render_in_subprocess(arguments: list[str]) -> None:
             return
         reasons = finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"]
         failures.append(f"{backend}: {reasons[-1]}")
+    drawing = f"correct draw of {name!r}, or " if parse_name(name).family == "functional" else ""
     raise RuntimeError(
-        f"the video could not be rendered ({'; '.join(failures)}); install EGL or OSMesa (Debian: "
-        "apt-get install libegl1 libosmesa6) and let MUJOCO_GL be unset, egl or osmesa"
+        f"the video could not be rendered ({'; '.join(failures)}); {drawing}install EGL or OSMesa "
+        "(Debian: apt-get install libegl1 libosmesa6) and let MUJOCO_GL be unset, egl or osmesa"
     )

@@ -9,23 +9,34 @@ import numpy as np
 import pytest
 
 from qusac_jax import environments
+from qusac_jax.environments import video
 
 
 def oscillate(observation):
     return np.sign(observation[-1:] + 1e-6)
 
 
+@pytest.fixture
+def opengl():
+    """Skips where no library renders; found without this package, whose faults are to be seen."""
+    code = "import mujoco; mujoco.GLContext(64, 64).make_current()"
+    for backend in video.BACKENDS:
+        variables = {**os.environ, "MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend}
+        command = [sys.executable, "-c", code]
+        if subprocess.run(command, env=variables, capture_output=True).returncode == 0:
+            return
+    pytest.skip("no OpenGL here")
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("opengl")
 def test_a_video_shows_the_episode(tmp_path):
     imageio = pytest.importorskip("imageio.v2")
     pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "videos" / "episode.mp4"
-    try:
-        recording = environments.record_video(
-            "pendulum", oscillate, path, seed=1, max_steps=40, gif=True
-        )
-    except RuntimeError as error:
-        pytest.skip(f"no OpenGL here: {error}")
+    recording = environments.record_video(
+        "pendulum", oscillate, path, seed=1, max_steps=40, gif=True
+    )
     frames = imageio.mimread(recording.path)
     assert len(frames) == recording.num_steps + 1 == 41
     assert frames[0].shape == (240, 320, 3)
@@ -50,19 +61,17 @@ def tip(frame):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("imageio_ffmpeg") is None, reason="no video packages")
 def test_a_video_shows_the_states_of_an_environment_on_the_device(tmp_path):
     imageio = pytest.importorskip("imageio.v2")
+    pytest.importorskip("imageio_ffmpeg")
     name, path = "functional:tests.pendulum:Drawn", tmp_path / "a.mp4"
     push = lambda observation: np.sign(observation[2:] + 1e-6)
     recording = environments.record_video(name, push, path, seed=4, action_cost=0.1)
     alone = environments.vector(name, [4], action_cost=0.1)
     seen = [np.array(alone.streams.observation[0])]
-    while np.isnan((result := alone.step(push(seen[-1])[None])).episode_return[0]):
-        seen.append(result.next_observation[0])
-    seen.append(
-        result.next_observation[0]
-    )  # where the episode has ended, not where the next begins
+    for _ in range(recording.num_steps):
+        result = alone.step(push(seen[-1])[None])
+        seen.append(result.next_observation[0])  # the last is where this episode ends
     assert recording.num_steps == len(seen) - 1 == 20
     returned = recording.episode_return, recording.episode_task_return
     ended = result.episode_return[0], result.episode_task_return[0]
@@ -72,16 +81,25 @@ def test_a_video_shows_the_states_of_an_environment_on_the_device(tmp_path):
 
 
 @pytest.mark.slow
+def test_what_draw_must_return_is_said(tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    name = "functional:tests.pendulum:DrawnInShares"
+    with pytest.raises(
+        RuntimeError, match=r"uint8 \[H, W, 3\], got float64.*correct draw of 'func"
+    ):
+        environments.record_video(name, lambda observation: [0.0], tmp_path / "a.mp4", max_steps=1)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("opengl")
 @pytest.mark.parametrize("simulator", ["mjx", "spring"])
 def test_simulators_of_the_device_are_drawn(simulator, tmp_path):
     imageio = pytest.importorskip("imageio.v2")
     pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "a.mp4"
     name = f"brax:inverted_pendulum:{simulator}"
-    try:
-        recording = environments.record_video(name, lambda observation: [0.2], path, seed=1)
-    except RuntimeError as error:
-        pytest.skip(f"no OpenGL here: {error}")
+    recording = environments.record_video(name, lambda observation: [0.2], path, seed=1)
     frames = imageio.mimread(path)
     assert len(frames) == recording.num_steps + 1 == recording.episode_return + 1 > 4
     assert frames[0].shape == (240, 320, 3)
