@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from experiments import operations, seeds
+from experiments import seeds
 from qusac_jax import _memory, qusac
 from qusac_jax.environments import functional, streams
-from qusac_jax.qusac import uncertainty
 from qusac_jax.qusac.fitting_data import shuffles_in_turn
 from qusac_jax.qusac.state import rollout_chunks
 
@@ -87,11 +86,11 @@ def _update_bytes(config: qusac.Config, task: qusac.Task) -> int:
     critics = config.num_groups * config.num_critics
     floats = config.batch_size * critics * (inputs + sum(config.critic_hidden))
     ahead = 0
-    if uncertainty.METHODS[config.method].reads_next_values:
+    if config.qvariance.reads_next_values:
         pairs = config.batch_size
         if config.unet_looks_ahead:  # a step of all rollouts that advance together
             _, pairs = rollout_chunks(config)
-        next_states = pairs * config.num_members * operations.actions_drawn(config)
+        next_states = pairs * config.num_members * config.actions_drawn
         ahead = _LAYERS * next_states * critics * max(inputs, *config.critic_hidden, 1)
     return _FLOAT * (_FORWARD_AND_BACKWARD * floats + ahead)
 
@@ -195,7 +194,7 @@ def _behind(config: qusac.Config, task: qusac.Task, has_dataset: bool) -> dict[s
     interval = "fit_every" if config.rollout_interval == config.fit_every else "roll_out_every"
     rollouts = ("rollouts_per_step", "rollout_length", interval, "retain_refreshes")
     fit_batch = "dynamics.batch_size" if config.dynamics.batch_size else "batch_size"
-    ahead = ("gap_samples",) if operations.actions_drawn(config) > 1 else ()
+    ahead = ("gap_samples",) if config.actions_drawn > 1 else ()
     work = (
         (_update_bytes(config, task), ("batch_size", "num_members", *ahead)),
         (_fit_step_bytes(config, task), (fit_batch, "num_members")),

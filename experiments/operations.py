@@ -10,7 +10,6 @@ writes its result once, and what is element-wise is fused into it; a fit's optim
 import itertools
 
 from qusac_jax import qusac
-from qusac_jax.qusac import uncertainty
 from qusac_jax.qusac.state import num_rollouts, rollout_chunks
 
 # Epochs of a typical fit; it may take fewer, and up to `max_epochs`.
@@ -49,7 +48,7 @@ def update_flops(config: qusac.Config, task: qusac.Task) -> float:
 
 def _local_flops(config: qusac.Config, task: qusac.Task) -> float:
     """Of the local uncertainty of a pair."""
-    method = uncertainty.METHODS[config.method]
+    method = config.qvariance
     inputs = task.observation_size + task.action_size
     critics = _mlp_flops(inputs, config.critic_hidden, 1) * config.num_critics * config.num_groups
     if not method.asks_model:
@@ -57,13 +56,8 @@ def _local_flops(config: qusac.Config, task: qusac.Task) -> float:
     flops = _model_flops(config, task) * config.num_members
     if method.reads_next_values:
         actor = _actor_flops(config, task)
-        flops += config.num_members * actions_drawn(config) * (critics + actor)
+        flops += config.num_members * config.actions_drawn * (critics + actor)
     return float(flops)
-
-
-def actions_drawn(config: qusac.Config) -> int:
-    """Drawn at each next state that a member expects."""
-    return config.gap_samples if uncertainty.METHODS[config.method].compares_actions else 1
 
 
 def fit_step_flops(config: qusac.Config, task: qusac.Task) -> float:

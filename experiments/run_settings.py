@@ -89,6 +89,8 @@ def describe(settings: Mapping[str, Any], names: Iterable[str]) -> list[str]:
 def _without_effect(fields: Mapping[str, Any], is_offline: bool) -> set[str]:
     """Hyperparameters that the run does not read, whose values make no difference."""
     known = flatten(dataclasses.asdict(Config()))
+    if ":" in str(fields.get("method")):  # of one's own, which would have to be imported
+        return set()
     try:
         config = replaced(Config(), {name: fields[name] for name in known if name in fields})
     except (ValueError, TypeError):  # of another version, or damaged

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator
 
 from experiments import files
 from qusac_jax import qusac
-from qusac_jax.qusac import uncertainty
 
 _OF_RISK = {"risk", "risk_schedule", "risk_awaits_reward"}
 _OF_UNET = {"unet_hidden", "unet_learning_rate", "clip_u", "local_max_decay", "unet_steps"}
@@ -31,7 +30,7 @@ def warn(config: qusac.Config, given: Collection[str], *, is_offline: bool) -> N
         given: the fields that they name, from `config_file.given_fields`.
         is_offline: whether the run learns from a dataset, F updates in one call.
     """
-    method = uncertainty.METHODS[config.method]
+    method = config.qvariance
     if _is_risk_zero(config) and method.estimates_u:
         files.warn(f"method {config.method!r} only logs its uncertainty: risk is 0")
     if config.uses_model and config.num_real == config.batch_size:
@@ -61,7 +60,7 @@ def names(config: qusac.Config, *, is_offline: bool) -> set[str]:
 
 def _unread(config: qusac.Config, is_offline: bool) -> Iterator[tuple[set[str], str]]:
     """Fields that are not read, and why."""
-    method = uncertainty.METHODS[config.method]
+    method = config.qvariance
     if not config.uses_model:
         of_dynamics = {f"dynamics.{field.name}" for field in dataclasses.fields(config.dynamics)}
         of_rollouts = _OF_ROLLOUTS - {"fit_every"} if is_offline else _OF_ROLLOUTS

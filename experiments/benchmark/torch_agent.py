@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from qusac_jax.qusac import networks, risk, uncertainty
+from qusac_jax.qusac import networks, risk
 from qusac_jax.qusac.config import Config
 from qusac_jax.task import Task
 
@@ -124,7 +124,7 @@ class Learner:
         inputs = task.observation_size + task.action_size
         critic = lambda: _layers(inputs, config.critic_hidden, 1)
         outputs = 2 * (task.observation_size + 1)
-        models = config.num_members if uncertainty.METHODS[config.method].asks_model else 0
+        models = config.num_members if config.qvariance.asks_model else 0
         return cls(
             config,
             actor=_layers(task.observation_size, config.actor_hidden, 2 * task.action_size),

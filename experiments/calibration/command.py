@@ -19,7 +19,6 @@ from absl import flags
 from experiments import calibration_figure, cli, files, markdown, run_command
 from experiments.calibration import comparison
 from experiments.calibration.comparison import Returns
-from qusac_jax.qusac.uncertainty import METHODS
 
 _FEWEST = 3  # values that a correlation says something about
 
@@ -53,7 +52,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
         num_draws=options.draws,
         seed=options.seed,
     )
-    is_of_values = METHODS[saved.config.method].is_of_values
+    is_of_values = saved.config.qvariance.is_of_values
     rows = statistics(returns, is_of_values=is_of_values)
     header = ("what", *(f"seed {seed}" for seed in saved.seeds))
     files.write_csv(numbers, header, ((name, *values) for name, values in rows.items()))

@@ -24,7 +24,6 @@ from qusac_jax.qusac import (
     model,
     networks,
     rollouts,
-    uncertainty,
 )
 from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.dynamics import Dynamics
@@ -224,7 +223,7 @@ def _values(
     q = networks.apply(parts.critic, state.learner.critic, repeated, action)
     soft = losses.group_value(q) - jnp.exp(state.learner.log_temperature) * log_prob
     value = jnp.mean(soft.reshape(-1, size, num_draws), axis=-1)
-    method = uncertainty.METHODS[config.method]
+    method = config.qvariance
     if not method.estimates_u:
         return value, jnp.full(size, jnp.nan)
     std = estimates.value_std(parts, state.learner, repeated, action, q)

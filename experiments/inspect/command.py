@@ -27,7 +27,6 @@ from experiments.saved_run import SavedRun
 from qusac_jax import qusac
 from qusac_jax.checkpoint import CheckpointError
 from qusac_jax.qusac.dynamics import Dynamics
-from qusac_jax.qusac.uncertainty import METHODS
 
 
 def make_flags() -> flags.FlagValues:
@@ -60,7 +59,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
     state, plane, maps = _look(saved, steps, seed_index, options)
     if plane is not None:
         path = output / "maps.png"
-        with_u = METHODS[saved.config.method].estimates_u
+        with_u = saved.config.qvariance.estimates_u
         state_maps.draw(maps, plane, path, title, with_u=with_u)
         print(f"maps over the states -> {path}")
     if state.dynamics is not None:
@@ -129,7 +128,7 @@ def _draw_rollouts(
     fan = fans.roll_out(dynamics, trajectory, options.rollout_length, **both)
     observation = jnp.asarray(trajectory.observation[:-1])
     _, std = qusac.diagnostics.values_at(state, observation, **both)
-    std = np.asarray(std) if METHODS[saved.config.method].estimates_u else None
+    std = np.asarray(std) if saved.config.qvariance.estimates_u else None
     fans.draw(trajectory, fan, std, path, title)
 
 

@@ -47,7 +47,8 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_list(
         "methods",
         ["upper_bound", "ensemble_mean", "mbpo", "paper_sac"],
-        f"methods ({', '.join(METHODS)}), presets ({', '.join(PRESETS)}), or PRESET:METHOD",
+        f"methods ({', '.join(METHODS)}, or MODULE:NAME of your own), presets "
+        f"({', '.join(PRESETS)}), or PRESET:METHOD",
         **define,
     )
     flags.DEFINE_list("seeds", ["0-4"], "numbers and ranges", **define)

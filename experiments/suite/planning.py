@@ -16,6 +16,7 @@ from experiments import cli, files, online, run_directory
 from experiments.training import program, run_flags
 from qusac_jax import _fields, environments
 from qusac_jax.checkpoint import Checkpointer
+from qusac_jax.qusac import own_methods, uncertainty
 from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS
 
@@ -177,14 +178,18 @@ def _algorithms(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """The flags of a run for each method, preset, or PRESET:METHOD."""
     flags = {}
     for name in names:
-        preset, colon, method = name.rpartition(":")
-        if colon:
+        preset, colon, method = name.partition(":")
+        if colon and (preset in PRESETS or method in (*METHODS, *PRESETS)):
             _fields.check_choice("methods: the preset", preset, tuple(PRESETS))
-            _fields.check_choice("methods: the method", method, METHODS)
+            uncertainty.find(method, "methods: the method")
             flags[name] = (f"--preset={preset}", f"--method={method}")
+        elif name in PRESETS:
+            flags[name] = (f"--preset={name}",)
         else:
-            _fields.check_choice("methods", name, (*METHODS, *PRESETS))
-            flags[name] = (f"--method={name}" if name in METHODS else f"--preset={name}",)
+            if not colon:
+                _fields.check_choice("methods", name, (*METHODS, *PRESETS))
+            uncertainty.find(name, "methods")
+            flags[name] = (f"--method={name}",)
     return flags
 
 
@@ -237,7 +242,8 @@ def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any], str]:
     config = run_flags.read_config(options)
     environments.check_name(options.env)
     spec = environments.spec(options.env, options.action_cost)
-    run_flags.task_of(options.termination, spec, config)
+    task = run_flags.task_of(options.termination, spec, config)
+    own_methods.check(config, task.observation_size)
     program.check_environment(options, spec.name, options.num_seeds)
     values = program.description(options, spec, config, {})
     return options.num_steps, values, online.too_few_steps(options.num_steps, config)

@@ -22,7 +22,6 @@ from qusac_jax.checkpoint import Checkpointer, CheckpointError
 from qusac_jax.qusac import normalization, replay
 from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.qusac.fitting import FitReport
-from qusac_jax.qusac.uncertainty import METHODS
 
 _BOUNDS = {"action_low", "action_high"}  # which fitted dynamics of 0.1.0 do not name
 
@@ -195,7 +194,7 @@ class OfflineRun(Run):
             all_seeds.tolist(),
             self._directory.path / "calibration.png",
             title=f"{self._setup.env}, {self._config.method}, step {self.step}",
-            is_of_values=METHODS[self._config.method].is_of_values,
+            is_of_values=self._config.qvariance.is_of_values,
         )
 
     def _known_replay(self) -> replay.Buffer:

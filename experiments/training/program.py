@@ -215,4 +215,5 @@ def _default_workdir(options: Any, spec: environments.Spec, config: qusac.Config
     if label == "qusac":
         label = run_settings.name_of(label, config.method, config.critic_data)
     date = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return pathlib.Path("runs") / f"{files.as_name(spec.name)}-{label}-seed{options.seed}-{date}"
+    name = f"{files.as_name(spec.name)}-{files.as_name(label)}-seed{options.seed}-{date}"
+    return pathlib.Path("runs") / name

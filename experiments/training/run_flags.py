@@ -43,7 +43,11 @@ def define_flags(
     """
     define: dict[str, Any] = {"flag_values": values}
     unit = "gradient updates" if is_offline else "environment steps"
-    flags.DEFINE_string("method", None, f"qvariance: {', '.join(METHODS)}", **define)
+    about_method = (
+        f"qvariance: {', '.join(METHODS)}; or MODULE:NAME for one of your own, which imports and "
+        "so executes that module"
+    )
+    flags.DEFINE_string("method", None, about_method, **define)
     flags.DEFINE_string("preset", "qusac", f"algorithm: {', '.join(PRESETS)}", **define)
     flags.DEFINE_enum("size", "paper", list(SIZES), "of networks, batches and model data", **define)
     flags.DEFINE_integer("num_steps", num_steps, f"{unit} per seed", 1, **define)

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from qusac_jax._fields import is_integer
+from qusac_jax._importing import import_named
 from qusac_jax._messages import with_type
 from qusac_jax.environments import device_tasks
-from qusac_jax.environments.importing import import_function
 from qusac_jax.environments.names import parse_name
 from qusac_jax.task import TerminationFn
 
@@ -133,7 +133,7 @@ def load(name: str) -> FunctionalEnvironment:
         env = device_tasks.load_playground(parsed.task)
     elif parsed.family == "functional":
         try:
-            env = import_function(parsed.task, "env")()
+            env = import_named(parsed.task, "env")()
         except (Exception, SystemExit) as error:  # of the user's own code
             raise ValueError(
                 f"env: {name!r} cannot be made: {with_type(error)}; name a function that takes no "

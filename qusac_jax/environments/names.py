@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
+from qusac_jax._importing import import_named
 from qusac_jax._messages import did_you_mean, on_one_line
 from qusac_jax.environments.device_tasks import BRAX_BACKENDS, BRAX_TASKS
-from qusac_jax.environments.importing import import_function
 
 
 class Alias(NamedTuple):
@@ -98,7 +98,7 @@ def parse_name(name: str) -> ParsedName:
         cost = ALIASES[rest].action_cost if rest in ALIASES else 0.0
         return ParsedName("playground", "", rest, cost)
     if family == "functional" and rest:
-        import_function(rest, "env", form="functional:MODULE:NAME", kind="class or function")
+        import_named(rest, "env", form="functional:MODULE:NAME", kind="class or function")
         return ParsedName("functional", "", rest, 0.0)
     # shimmy registers the suite once more as gym:dm_control/...; dmc: is the name for it here.
     own = [f"gym:{env}" for env in gymnasium.registry if not env.startswith("dm_control/")]

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from qusac_jax._importing import import_named
 from qusac_jax._messages import did_you_mean, with_type
 from qusac_jax.environments import functional
-from qusac_jax.environments.importing import import_function
 from qusac_jax.environments.names import parse_name
 from qusac_jax.task import TerminationFn
 
@@ -199,7 +199,7 @@ def termination_fn(name: str, termination: str | TerminationFn | None = None) ->
     if key == "own" and callable(own := functional.load(name).termination):
         return own
     if ":" in key:
-        return import_function(key, "termination")
+        return import_named(key, "termination")
     if key == "unknown":
         raise ValueError(
             f"termination: it is not known when an episode of {name!r} terminates (known: all of "

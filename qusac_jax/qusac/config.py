@@ -109,8 +109,9 @@ class Config:
         ValueError: at construction, naming the field, its value and the remedy.
     """
 
-    # How the variance of the values is estimated and used.
-    method: str = "upper_bound"  # qvariance of Algorithm 1, line 4
+    # How U is estimated, qvariance of Algorithm 1, line 4: one of `METHODS`, or MODULE:NAME of an
+    # `uncertainty.Method` of your own.
+    method: str = "upper_bound"
     risk: float = checked(1.0, _fields.finite)  # λ of eq. (9), policy_opt: > 0 seeks, < 0 avoids
     risk_schedule: str | None = None  # in place of risk: KIND:START:END:UPDATES, linear or cosine
     # The schedule begins when D has a positive reward: before, there is nothing to exploit.
@@ -192,7 +193,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Checks every field and what must go together."""
-        _fields.check_choice("method", self.method, METHODS)
+        uncertainty.find(self.method)
         _fields.check_choice("critic_data", self.critic_data, CRITIC_DATA)
         _fields.check_choice("rollout_starts", self.rollout_starts, ROLLOUT_STARTS)
         _fields.check_fields(self)
@@ -237,7 +238,7 @@ class Config:
             )
 
     def _check_enough_to_disagree(self) -> None:
-        method = uncertainty.METHODS[self.method]
+        method = self.qvariance
         given = f"got num_members {self.num_members} with critic_data {self.critic_data!r}"
         num_models = self.num_members if self.uses_model else 0
         if num_models < method.min_models:
@@ -276,6 +277,11 @@ class Config:
                 )
 
     @property
+    def qvariance(self) -> uncertainty.Method:
+        """How U is estimated, line 4 of Algorithm 1."""
+        return uncertainty.find(self.method)
+
+    @property
     def uses_model(self) -> bool:
         """Whether dynamics are learned and rolled out."""
         return self.critic_data != "replay"
@@ -298,7 +304,12 @@ class Config:
     @property
     def uses_unet(self) -> bool:
         """Whether a U-net is trained."""
-        return uncertainty.METHODS[self.method].local is not None
+        return self.qvariance.local is not None
+
+    @property
+    def actions_drawn(self) -> int:
+        """J, actions drawn at each next state that a member expects."""
+        return self.gap_samples if self.qvariance.compares_actions else 1
 
     @property
     def unet_looks_ahead(self) -> bool:

@@ -87,10 +87,9 @@ def _expected(
     if not parts.method.reads_next_values:
         return without_values
     next_observation = expected.next_observation
-    num_actions = parts.config.gap_samples if parts.method.compares_actions else 1
     num_members, *shape = next_observation.shape
     next_observation = jnp.broadcast_to(
-        next_observation[:, None], (num_members, num_actions, *shape)
+        next_observation[:, None], (num_members, parts.config.actions_drawn, *shape)
     )  # [N, J, B, O]
     # The same noise for every member: what members differ in is then due to their next states and
     # not to the policy's randomness, which is no epistemic uncertainty.

@@ -49,7 +49,7 @@ def build(config: Config, action_size: int) -> Parts:
     """The parts of a learner."""
     return Parts(
         config=config,
-        method=uncertainty.METHODS[config.method],
+        method=config.qvariance,
         actor=actor(config, action_size),
         critic=networks.Critic(
             config.critic_hidden,

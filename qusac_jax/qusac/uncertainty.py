@@ -1,7 +1,7 @@
 """How the variance U of Q is estimated: one function per method, and the table of methods.
 
-`METHODS` is Algorithm 1's `qvariance` (line 4) for the deep agent. A new method is a function of
-`Values` here and an entry there.
+`METHODS` is Algorithm 1's `qvariance` (line 4) for the deep agent. A method of one's own is a
+`Method` in a module of one's own, and `Config(method="MODULE:NAME")` names it.
 
 Variances over members divide by N - 1, so that few members do not look certain; one member
 alone has variance 0. Axes: N members, B batch, J actions per next state.
@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from qusac_jax import _fields
+from qusac_jax._importing import import_named
 
 # A thousandth of a standard deviation, squared: about the least that members of a good model differ
 # by. In units of the deviation, all U would be far below 1, and the U-net's errors where little is
@@ -240,3 +243,22 @@ METHODS: Mapping[str, Method] = types.MappingProxyType(
         ),
     }
 )
+
+
+def find(name: str, what: str = "method") -> Method:
+    """The method of this name.
+
+    Args:
+        name: a key of `METHODS`, or `MODULE:NAME` of a `Method` elsewhere, which imports, and so
+            executes, that module.
+        what: the argument that it was given for, for the message.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if ":" in str(name):
+        kind = "qusac.uncertainty.Method"
+        is_one = lambda value: isinstance(value, Method)
+        return import_named(name, what, form="MODULE:NAME", kind=kind, is_one=is_one)
+    _fields.check_choice(what, name, tuple(METHODS))
+    return METHODS[name]

@@ -68,6 +68,17 @@ def test_a_run_compiles_each_function_once(finished):
 
 
 @pytest.mark.slow
+def test_a_method_of_ones_own_trains_as_the_librarys_does(finished, tmp_path):
+    own = "tests.own_methods:upper_bound"
+    code, out, err = run(*ONLINE, f"--method={own}", f"--workdir={tmp_path / 'run'}")
+    assert code == 0, out + err
+    assert (tmp_path / "run" / "metrics.csv").read_bytes() == (
+        finished / "metrics.csv"
+    ).read_bytes()
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["method"] == own
+
+
+@pytest.mark.slow
 def test_a_seed_alone_is_the_seed_among_others(finished, tmp_path):
     workdir = tmp_path / "run"
     code, out, err = run(*ONLINE, "--num_seeds=1", "--seed=1", f"--workdir={workdir}")
@@ -297,6 +308,8 @@ def test_help_is_no_mistake(run_here):
     [
         (["--env=cartpole_swing"], "cartpole_swingup"),
         (["--method=uper_bound"], "did you mean 'upper_bound'"),
+        (["--method=tests.own_methods:spred"], "Method 'spred' (did you mean 'spread'"),
+        (["--env=pendulum", "--method=tests.own_methods:of_members"], "must return float32["),
         (["--preset=mpbo"], "did you mean 'mbpo'"),
         (["--termination=hoper"], "termination 'hoper' is unknown (did you mean 'hopper'"),
         (

@@ -62,6 +62,17 @@ def test_settings_without_effect_tell_nothing_apart(tmp_path):
     assert labels("pombu", risk=0.5, gap_samples=7) == {"pombu risk=0.5", "pombu risk=1.0"}
 
 
+def test_reading_a_run_imports_no_method_of_its_owners(tmp_path):
+    runs = []
+    for seed in range(2):
+        path = tmp_path / str(seed)
+        run = write_run(path, "pendulum", "not_here:spread", rows_for([seed], [5.0]))
+        config = dataclasses.asdict(Config()) | {"method": "not_here:spread", "risk": 1.0 + seed}
+        runs.append(change_config(run, config=config))
+    labels = {curve.label for curve in run_reader.read_runs(runs)}
+    assert labels == {"not_here:spread risk=1.0", "not_here:spread risk=2.0"}
+
+
 def test_settings_that_only_some_runs_know(tmp_path):
     known, gone = [{"risk": 1.0}, {}], [{"no_longer_there": 1.0}, {}]
     assert run_settings.differing(known) == ["risk"]

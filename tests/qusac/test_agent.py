@@ -30,6 +30,7 @@ from tests.tasks import ends_beyond, never
 
 TASK = Task(observation_size=3, action_size=2, termination=ends_beyond(3.0))
 SMALL = small(Config(num_members=3))
+OWN = [f"tests.own_methods:{name}" for name in ("spread", "expected_changes", "next_values")]
 
 
 class Runner:
@@ -248,7 +249,7 @@ def test_learning_changes_what_it_should(alone):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, *OWN])
 def test_every_method_runs_and_reports_finite_values(method):
     config = dataclasses.replace(SMALL, method=method)
     runner = Runner(config, mapped=False)

@@ -1,4 +1,4 @@
-"""Functions that a user names as `MODULE:FUNCTION`."""
+"""What a user names as `MODULE:NAME`."""
 
 import importlib
 from collections.abc import Callable
@@ -7,19 +7,25 @@ from typing import Any
 from qusac_jax._messages import did_you_mean, with_type
 
 
-def import_function(
-    path: str, what: str, *, form: str = "MODULE:FUNCTION", kind: str = "function"
-) -> Callable[..., Any]:
-    """The function that `MODULE:FUNCTION` names; imports, and so executes, the module.
+def import_named(
+    path: str,
+    what: str,
+    *,
+    form: str = "MODULE:FUNCTION",
+    kind: str = "function",
+    is_one: Callable[[Any], bool] = callable,
+) -> Any:
+    """What `MODULE:NAME` names, a function or another object; imports, and so executes, the module.
 
     Args:
         path: the name.
         what: the argument that it was given for, for the message.
         form: how it is named there, likewise.
         kind: what it is there, likewise.
+        is_one: whether an object of the module is of that kind.
 
     Raises:
-        ValueError: if there is no such function.
+        ValueError: if there is no such object.
     """
     module_name, _, name = path.partition(":")
     if not module_name or not name:
@@ -33,10 +39,10 @@ def import_function(
             "it lies, or put that folder into PYTHONPATH, and name it as Python would import it "
             f"from there, such as {form.replace('MODULE', 'package.module')}"
         ) from error
-    functions = [key for key, value in vars(module).items() if callable(value)]
-    if name not in functions:
+    known = [key for key, value in vars(module).items() if is_one(value)]
+    if name not in known:
         raise ValueError(
             f"{what}: the module {module_name!r} has no {kind} {name!r}"
-            f"{did_you_mean(name, functions)}; define it there, or name another"
+            f"{did_you_mean(name, known)}; define it there, or name another"
         )
     return getattr(module, name)
