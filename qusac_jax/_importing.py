@@ -1,9 +1,10 @@
 """What a user names as `MODULE:NAME`."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from qusac_jax._fields import check_choice
 from qusac_jax._messages import did_you_mean, with_type
 
 
@@ -46,3 +47,29 @@ def import_named(
             f"{did_you_mean(name, known)}; define it there, or name another"
         )
     return getattr(module, name)
+
+
+def find(
+    name: str,
+    what: str,
+    known: Mapping[str, Any],
+    *,
+    kind: str = "function",
+    is_one: Callable[[Any], bool] = callable,
+) -> Any:
+    """The entry of a table that a hyperparameter names, or the object that `MODULE:NAME` does.
+
+    Args:
+        name: as the hyperparameter says it.
+        what: the hyperparameter, for the message.
+        known: the table.
+        kind: what its entries are, likewise.
+        is_one: whether an object of the module is of that kind.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if ":" in str(name):
+        return import_named(name, what, form="MODULE:NAME", kind=kind, is_one=is_one)
+    check_choice(what, name, (*known, "MODULE:NAME"))
+    return known[name]

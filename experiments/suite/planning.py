@@ -16,7 +16,7 @@ from experiments import cli, files, online, run_directory
 from experiments.training import program, run_flags
 from qusac_jax import _fields, environments
 from qusac_jax.checkpoint import Checkpointer
-from qusac_jax.qusac import own_methods, uncertainty
+from qusac_jax.qusac import own_functions, uncertainty
 from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS
 
@@ -243,7 +243,7 @@ def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any], str]:
     environments.check_name(options.env)
     spec = environments.spec(options.env, options.action_cost)
     task = run_flags.task_of(options.termination, spec, config)
-    own_methods.check(config, task.observation_size)
+    own_functions.check(config, task.observation_size)
     program.check_environment(options, spec.name, options.num_seeds)
     values = program.description(options, spec, config, {})
     return options.num_steps, values, online.too_few_steps(options.num_steps, config)

@@ -5,11 +5,9 @@ from typing import Any, Literal, get_args
 
 from qusac_jax import _fields
 from qusac_jax._fields import checked
+from qusac_jax.qusac import penalties, regularizers, uncertainty
 from qusac_jax.qusac import risk as risk_lib
-from qusac_jax.qusac import uncertainty
 from qusac_jax.qusac.multistep import MOST_STEPS
-from qusac_jax.qusac.penalties import PENALTIES
-from qusac_jax.qusac.regularizers import REGULARIZERS
 
 CriticData = Literal["member", "model", "replay"]
 InputScale = Literal["no", "deviation", "range"]
@@ -154,7 +152,7 @@ class Config:
     target_entropy: float | None = checked(None, _fields.finite_or_none)  # None: minus action size
     normalize_observations: bool = checked(False, _fields.boolean)  # by the statistics of D
     critic_init_gain: float = checked(1.0, _fields.positive)  # of the orthogonal weights
-    regularizer: str | None = None  # of the critics: combo, or None
+    regularizer: str | None = None  # of the critics: combo, or MODULE:NAME of your own, or None
     regularizer_weight: float = checked(  # relative to the squared residuals; combo: 2 β
         1.0, _fields.at_least(0, "1 weighs it as COMBO does with β = 0.5")
     )
@@ -186,7 +184,8 @@ class Config:
     random_first_actions: float = checked(0.0, _fields.fraction)
     # Δ: buffers keep what this many last times of rolling out made, more where rollouts end early.
     retain_refreshes: int = checked(1, _fields.integer(1))
-    penalty: str | None = None  # taken off the rewards of rollouts: mopo, or None
+    # Taken off the rewards of rollouts: mopo, or MODULE:NAME of your own, or None.
+    penalty: str | None = None
     penalty_scale: float = checked(  # λ of that penalty
         1.0, _fields.at_least(0, "1 is the paper's for MOPO, 0 takes nothing off")
     )
@@ -254,7 +253,7 @@ class Config:
 
     def _check_penalty_and_regularizer(self) -> None:
         if self.penalty is not None:
-            _fields.check_choice("penalty", self.penalty, tuple(PENALTIES))
+            penalties.find(self.penalty)
             if not self.uses_model:
                 raise ValueError(
                     f"penalty {self.penalty!r} is taken off the rewards of model rollouts, which "
@@ -267,7 +266,7 @@ class Config:
                 f"use 0, or at least {1 / self.batch_size}"
             )
         if self.regularizer is not None:
-            _fields.check_choice("regularizer", self.regularizer, tuple(REGULARIZERS))
+            regularizers.find(self.regularizer)
             if not (self.uses_model and 0 < self.num_real < self.batch_size):
                 raise ValueError(
                     f"regularizer {self.regularizer!r} compares real and model transitions of a "

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from qusac_jax.qusac import losses, multistep, networks
+from qusac_jax.qusac import losses, multistep, networks, regularizers
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.estimates import Predict, current_risk, propagated_uncertainty, value_std
 from qusac_jax.qusac.parts import Learner, Parts, build
-from qusac_jax.qusac.regularizers import REGULARIZERS
 from qusac_jax.task import Transition
 
 
@@ -93,7 +92,7 @@ def _update_critic(
 def _regularization(regularizer: str, config: Config, q: jax.Array) -> jax.Array:
     """What is added to the critics' loss; `q` `[N, M, B]`, the real transitions first."""
     is_real = jnp.arange(q.shape[-1]) < config.num_real
-    return config.regularizer_weight * REGULARIZERS[regularizer](q, is_real)
+    return config.regularizer_weight * regularizers.find(regularizer)(q, is_real)
 
 
 def _ahead(

@@ -12,11 +12,10 @@ import numpy as np
 
 from qusac_jax._checks import is_concrete
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import estimates, fitting, fitting_data, multistep, rollouts
+from qusac_jax.qusac import estimates, fitting, fitting_data, multistep, penalties, rollouts
 from qusac_jax.qusac import starts as starts_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.parts import build
-from qusac_jax.qusac.penalties import PENALTIES, Penalty
 from qusac_jax.qusac.state import TrainState, act, dynamics_model, num_rollouts, rollout_chunks
 from qusac_jax.task import Task, TerminationFn, Transition
 
@@ -246,9 +245,9 @@ def _starts(
     return starts, key
 
 
-def _penalty(config: Config) -> Penalty | None:
+def _penalty(config: Config) -> penalties.Penalty | None:
     """What rollouts take off the reward: λ times the penalty of the configuration."""
     if config.penalty is None:
         return None
-    penalty = PENALTIES[config.penalty]
+    penalty = penalties.find(config.penalty)
     return lambda mean, std: config.penalty_scale * penalty(mean, std)

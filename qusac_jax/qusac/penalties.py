@@ -1,6 +1,6 @@
 """What rollouts of the model take off the reward where the model is uncertain: the table of ways.
 
-A new method is a function of the members' predictions here, an entry in `PENALTIES` and a preset.
+One's own is a function of the members' predictions, and `Config(penalty="MODULE:NAME")` names it.
 Rollouts store reward - λ penalty, so that every critic sees the penalized reward; λ is
 `Config.penalty_scale`.
 
@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
+
+from qusac_jax import _importing
 
 # (mean [N, B, O + 1], std [N, B, O + 1]) of (s', r) at B pairs (s, a), the reward last -> [B].
 Penalty = Callable[[jax.Array, jax.Array], jax.Array]
@@ -37,3 +39,12 @@ def mopo(mean: jax.Array, std: jax.Array) -> jax.Array:
 
 
 PENALTIES: Mapping[str, Penalty] = types.MappingProxyType({"mopo": mopo})
+
+
+def find(name: str) -> Penalty:
+    """An entry of `PENALTIES`, or what `MODULE:NAME` names; the module is imported, so executed.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    return _importing.find(name, "penalty", PENALTIES)

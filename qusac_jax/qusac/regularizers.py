@@ -1,8 +1,9 @@
 """What the critics' loss asks for beside small Bellman residuals: the table of ways.
 
-A new method is a function of the critics' values here, an entry in `REGULARIZERS` and a preset. Its
-value times `Config.regularizer_weight` is added to `losses.critic_loss`, which is a sum over the
-N x M critics, as the value must be: then each critic's share does not depend on how many there are.
+One's own is a function of the critics' values, and `Config(regularizer="MODULE:NAME")` names it.
+Its value times `Config.regularizer_weight` is added to `losses.critic_loss`, which is a sum over
+the N x M critics, as the value must be: then each critic's share does not depend on how many there
+are.
 
 Axes: N members, M critics per member, B batch.
 """
@@ -12,6 +13,8 @@ from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
+
+from qusac_jax import _importing
 
 # (q [N, M, B] at a batch of real and model transitions, is_real [B] bool) -> [], to be minimized.
 Regularizer = Callable[[jax.Array, jax.Array], jax.Array]
@@ -40,3 +43,12 @@ def combo(q: jax.Array, is_real: jax.Array) -> jax.Array:
 
 
 REGULARIZERS: Mapping[str, Regularizer] = types.MappingProxyType({"combo": combo})
+
+
+def find(name: str) -> Regularizer:
+    """An entry of `REGULARIZERS`, or what `MODULE:NAME` names; the module is imported, so executed.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    return _importing.find(name, "regularizer", REGULARIZERS)

@@ -12,7 +12,7 @@ import numpy as np
 
 from qusac_jax._checks import check_key, check_real
 from qusac_jax.qusac import dynamics as dynamics_lib
-from qusac_jax.qusac import multistep, networks, own_methods, parts, replay, rollouts
+from qusac_jax.qusac import multistep, networks, own_functions, parts, replay, rollouts
 from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.dynamics_network import DynamicsNetwork
 from qusac_jax.qusac.replay import Buffer
@@ -47,14 +47,14 @@ def init(key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
         The state before the first step.
 
     Raises:
-        ValueError: if the key, the hyperparameters or the task are none, or a method of one's own
-            does not estimate U of a batch.
+        ValueError: if the key, the hyperparameters or the task are none, or a function of one's own
+            that they name does not return what the agent needs.
     """
     check_key(key)
     for name, given, kind in (("config", config, Config), ("task", task, Task)):
         if not isinstance(given, kind):
             raise ValueError(f"{name} must be a qusac.{kind.__name__}, got {type(given).__name__}")
-    own_methods.check(config, task.observation_size)
+    own_functions.check(config, task.observation_size)
     key_learner, key_dynamics, key_run = jax.random.split(key, 3)
     sizes = (task.observation_size, task.action_size)
     dynamics = model_data = member_data = None

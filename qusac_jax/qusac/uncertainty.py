@@ -14,8 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from qusac_jax import _fields
-from qusac_jax._importing import import_named
+from qusac_jax import _importing
 
 # A thousandth of a standard deviation, squared: about the least that members of a good model differ
 # by. In units of the deviation, all U would be far below 1, and the U-net's errors where little is
@@ -256,9 +255,5 @@ def find(name: str, what: str = "method") -> Method:
     Raises:
         ValueError: if there is none.
     """
-    if ":" in str(name):
-        kind = "qusac.uncertainty.Method"
-        is_one = lambda value: isinstance(value, Method)
-        return import_named(name, what, form="MODULE:NAME", kind=kind, is_one=is_one)
-    _fields.check_choice(what, name, tuple(METHODS))
-    return METHODS[name]
+    is_one = lambda value: isinstance(value, Method)
+    return _importing.find(name, what, METHODS, kind="qusac.uncertainty.Method", is_one=is_one)

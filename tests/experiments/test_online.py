@@ -69,7 +69,7 @@ def test_a_run_compiles_each_function_once(finished):
 
 @pytest.mark.slow
 def test_a_method_of_ones_own_trains_as_the_librarys_does(finished, tmp_path):
-    own = "tests.own_methods:upper_bound"
+    own = "tests.own_functions:upper_bound"
     code, out, err = run(*ONLINE, f"--method={own}", f"--workdir={tmp_path / 'run'}")
     assert code == 0, out + err
     assert (tmp_path / "run" / "metrics.csv").read_bytes() == (
@@ -308,8 +308,8 @@ def test_help_is_no_mistake(run_here):
     [
         (["--env=cartpole_swing"], "cartpole_swingup"),
         (["--method=uper_bound"], "did you mean 'upper_bound'"),
-        (["--method=tests.own_methods:spred"], "Method 'spred' (did you mean 'spread'"),
-        (["--env=pendulum", "--method=tests.own_methods:of_members"], "must return float32["),
+        (["--method=tests.own_functions:spred"], "Method 'spred' (did you mean 'spread'"),
+        (["--env=pendulum", "--method=tests.own_functions:of_members"], "must return float32["),
         (["--preset=mpbo"], "did you mean 'mbpo'"),
         (["--termination=hoper"], "termination 'hoper' is unknown (did you mean 'hopper'"),
         (

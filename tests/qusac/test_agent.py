@@ -30,7 +30,7 @@ from tests.tasks import ends_beyond, never
 
 TASK = Task(observation_size=3, action_size=2, termination=ends_beyond(3.0))
 SMALL = small(Config(num_members=3))
-OWN = [f"tests.own_methods:{name}" for name in ("spread", "expected_changes", "next_values")]
+OWN = [f"tests.own_functions:{name}" for name in ("spread", "expected_changes", "next_values")]
 
 
 class Runner:

@@ -39,20 +39,23 @@ def test_plan_takes_a_preset_with_another_method(tmp_path):
 
 
 def test_plan_takes_a_method_of_ones_own(tmp_path):
-    own = "tests.own_methods:spread"
+    own = "tests.own_functions:spread"
     wanted = Combinations(["pendulum"], [own, f"paper:{own}"], ["0"])
     runs = plan(wanted, 1, (), tmp_path)
-    names = ["pendulum-tests.own_methods+spread-s0", "pendulum-paper+tests.own_methods+spread-s0"]
+    names = [
+        "pendulum-tests.own_functions+spread-s0",
+        "pendulum-paper+tests.own_functions+spread-s0",
+    ]
     assert [run.name for run in runs] == names
     assert runs[0].arguments[1] == f"--method={own}"
     assert runs[1].arguments[1:3] == ("--preset=paper", f"--method={own}")
     # In its own words, and not in those of a preset that is misspelt.
-    with pytest.raises(ValueError, match=r"methods: the module '.*methods' has no qusac"):
+    with pytest.raises(ValueError, match=r"methods: the module '.*functions' has no qusac"):
         plan(Combinations(["pendulum"], [f"{own}er"], ["0"]), 1, (), tmp_path)
     with pytest.raises(ValueError, match="methods: the module of 'papr:mine' cannot be imported"):
         plan(Combinations(["pendulum"], ["papr:mine"], ["0"]), 1, (), tmp_path)
     with pytest.raises(ValueError, match=r"of_members' must return float32\["):
-        plan(Combinations(["pendulum"], ["tests.own_methods:of_members"], ["0"]), 1, (), tmp_path)
+        plan(Combinations(["pendulum"], ["tests.own_functions:of_members"], ["0"]), 1, (), tmp_path)
 
 
 def test_each_run_of_a_plan_has_a_directory_of_its_own(tmp_path, monkeypatch):

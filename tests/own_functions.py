@@ -1,4 +1,4 @@
-"""Methods as a user would write them, to be named as `tests.own_methods:NAME`."""
+"""What a user would write, to be named as `tests.own_functions:NAME`."""
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,17 @@ next_values = Method(
     compares_actions=True,
 )
 
+
+def apart(mean, std):
+    """A penalty `[B]`: how far the members' means are apart."""
+    return jnp.linalg.norm(jnp.std(mean, axis=0), axis=-1)
+
+
+def small_values(q, is_real):
+    """A regularizer `[]`, summed over critics."""
+    return jnp.sum(jnp.mean(jnp.square(q), axis=-1))
+
+
 # What a mistake makes of them.
 both = Method(direct=squared_range, local=lambda values, discount: squared_range(values))
 of_members = Method(direct=lambda values: jnp.var(values.q, axis=-1))
@@ -39,3 +50,11 @@ without_gradient = Method(
         lambda u: jnp.any(u > 1.0), lambda u: u / 2.0, squared_range(values)
     )
 )
+
+
+def apart_in_all(mean, std):
+    return jnp.std(mean, axis=0)
+
+
+def small_values_of_each(q, is_real):
+    return jnp.mean(jnp.square(q), axis=-1)
