@@ -22,26 +22,29 @@ _HEAD = """\
 
 This page is written by `python -m experiments.config_table`.
 
-Each line is a field of [`qusac.Config`](api/config.md) and a flag `--config.FIELD`. `qusac` is the
-default [preset](methods.md#methods-of-qu-sac), online; the other columns say where another one
-differs: the same preset offline, the presets `paper` and `explore`, and `qusac` with
-`--size=small`. (With it, `roll_out_every` of `paper` and `paper_mbpo` is 250, and
-`rollouts_per_step` of `explore` and `explore_upper_bound` 50.) A run writes all its values to
-config.json. In Python, `presets.get("qusac")` has the values of the first column. `qusac.Config()`
-differs from it: λ stays at 1 (`risk_schedule` none, `risk_awaits_reward` false), its models read
-and learn raw units (`dynamics.normalize_inputs` no, `dynamics.normalize_targets` false), and they
-are rolled out after fits only (`roll_out_every` 0).
+Each line is a field of [`qusac.Config`](api/config.md) and a flag `--config.FIELD`. The column
+`qusac` has the values of the default [preset](methods.md#presets), online. The other columns have
+only what differs from it: the same preset offline, the presets `paper` and `explore`, and `qusac`
+with `--size=small`. (With `small`, `roll_out_every` of `paper` and `paper_mbpo` is 250, and
+`rollouts_per_step` of `explore` and `explore_upper_bound` 50.) D is the replay buffer, offline the
+dataset; D_model and D_1..D_N hold rollouts of the models. A run writes all its values to
+config.json.
+
+In Python, `presets.get("qusac")` has the values of the first column. `qusac.Config()` differs from
+it: λ stays at 1 (`risk_schedule` none, `risk_awaits_reward` false), its models read and learn raw
+units (`dynamics.normalize_inputs` no, `dynamics.normalize_targets` false), and they are rolled out
+only after fits (`roll_out_every` 0).
 Offline, `experiments.offline` makes `replay_capacity` the size of the dataset, and nothing reads
 `warmup_steps` and `updates_per_step`.
 """
 _OTHERS = """
 ## The other presets
 
-What differs from the one that each is made of. Offline, each takes the values of the column
-`offline`, too; λ stays 0 where it is 0 online. Of `explore` and `explore_upper_bound`, `method` is
-all that is left there: schedule and units of λ, discount, steps ahead, starts, uniform first
-actions, normalized observations and the prior over rewards are for sparse rewards online. So
-`explore_upper_bound` is `qusac` there.
+Each is made of another preset; the table has what differs from that one. Offline, each takes the
+values of the column `offline`, too; where λ is 0 online, it stays 0. Of `explore` and
+`explore_upper_bound`, only `method` is left offline: schedule and units of λ, discount, steps ahead,
+starts, uniform first actions, normalized observations and the prior over rewards are for sparse
+rewards online. So offline `explore_upper_bound` is `qusac`.
 """
 # Of what each other preset is made, and whether that is for learning from a dataset.
 _MADE_OF: Mapping[str, tuple[str, bool]] = {
