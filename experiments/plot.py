@@ -3,7 +3,7 @@
     python -m experiments.plot runs/* [--output=DIR] [--x=step] [--y=eval_return] [--smooth=k]
 
 Runs are grouped by task and by method (the preset where it is not `qusac`). One panel per task
-shows the mean and the standard error over seeds: colours are methods, lines are settings. Where
+shows the mean and the standard error over seeds: colors are methods, lines are settings. Where
 several tasks are there, a second figure shows the median and the interquartile mean of the final
 returns over tasks, with 95 % stratified bootstrap intervals (rliable). For that figure the returns
 of control suite tasks are divided by 1000, those of other tasks mapped to [0, 1] between the worst

@@ -6,7 +6,7 @@ RUN is the workdir of an online, offline or collect run with checkpoints; --keep
 the first two says how many stay. Writes
 
   maps.png      for tasks with up to three state variables: Q, sqrt(U) and visits over the states, a
-                row per checkpoint and one colour scale per column
+                row per checkpoint and one color scale per column
   rollouts.png  for runs with a model: rollouts of its members beside the true episode, with the
                 policy and the model of the last of the checkpoints
 """

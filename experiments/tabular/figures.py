@@ -117,7 +117,7 @@ def draw_rooms(runs: list[FinishedRun], published, path: pathlib.Path) -> pathli
 def draw_snapshots(
     environment, snapshots: list[Snapshot], path: pathlib.Path, method: str
 ) -> pathlib.Path:
-    """Heat maps over the grid, one row of panels per snapshot and one colour scale per column."""
+    """Heat maps over the grid, one row of panels per snapshot and one color scale per column."""
     rows, columns = environment.cells.T
     shape = (rows.max() + 1, columns.max() + 1)
     value = "Q of a sampled MDP" if method == "psrl" else "mean Q"
