@@ -42,9 +42,9 @@ _OTHERS = """
 
 Each is made of another preset; the table has what differs from that one. Offline, each takes the
 values of the column `offline`, too; where λ is 0 online, it stays 0. Of `explore` and
-`explore_upper_bound`, only `method` is left offline: schedule and units of λ, discount, steps ahead,
-starts, uniform first actions, normalized observations and the prior over rewards are for sparse
-rewards online. So offline `explore_upper_bound` is `qusac`.
+`explore_upper_bound`, only `method` is left offline: schedule and units of λ, discount, steps
+ahead, starts, uniform first actions, normalized observations and the prior over rewards are for
+sparse rewards online. So offline `explore_upper_bound` is `qusac`.
 """
 # Of what each other preset is made, and whether that is for learning from a dataset.
 _MADE_OF: Mapping[str, tuple[str, bool]] = {

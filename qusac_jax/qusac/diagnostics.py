@@ -1,6 +1,6 @@
 """What tells a person how a run is doing; nothing here has an influence on training.
 
-Axes: B batch, O observation size.
+Axes: B batch, O observation size, A action size.
 """
 
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from qusac_jax.qusac import (
     estimates,
@@ -135,22 +136,39 @@ def describe_values(
 
 
 def values_at(
-    state: TrainState, observation: jax.Array, *, config: Config, task: Task
+    state: TrainState,
+    observation: jax.Array,
+    action: jax.Array | None = None,
+    *,
+    config: Config,
+    task: Task,
 ) -> tuple[jax.Array, jax.Array]:
-    """What the agent expects of its mean action.
+    """What the agent expects of actions, and how uncertain it is about that.
 
     Args:
         state: not donated.
         observation: `[B, O]`.
+        action: `[B, A]` in [-1, 1]; None for the policy's mean actions.
         config: hyperparameters.
         task: the environment's sizes.
 
     Returns:
         Q `[B]`, the mean over critic groups of their least critic, and sqrt(U) `[B]`. Q holds the
         entropy bonus of later actions, of the size alpha times entropy per step.
+
+    Raises:
+        ValueError: if a shape is another.
     """
+    count = np.shape(observation)[:1]
+    for name, given, size in (
+        ("observation", observation, task.observation_size),
+        ("action", action, task.action_size),
+    ):
+        if given is not None and np.shape(given) != (*count, size):
+            raise ValueError(f"{name} must have shape [B, {size}], got {np.shape(given)}")
     parts = parts_lib.build(config, task.action_size)
-    action = networks.mean_action(parts.actor, state.actor, observation)
+    if action is None:
+        action = networks.mean_action(parts.actor, state.actor, observation)
     q = networks.apply(parts.critic, state.learner.critic, observation, action)
     std = estimates.value_std(parts, state.learner, observation, action, q)
     return jnp.mean(losses.group_value(q), axis=0), std

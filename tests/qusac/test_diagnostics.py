@@ -3,8 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from qusac_jax.qusac import agent, diagnostics, replay
+from qusac_jax.qusac import agent, diagnostics, networks, replay
+from qusac_jax.qusac import parts as parts_lib
 from qusac_jax.qusac.config import Config
 from qusac_jax.task import Task, Transition
 from tests.networks import constant
@@ -48,6 +50,31 @@ def test_values_are_the_mean_over_groups_of_their_least_critics():
     q, std = diagnostics.values_at(state, jnp.ones((4, 1)), config=config, task=TASK)
     np.testing.assert_allclose(q, 1.5 * np.ones(4), rtol=1e-6)
     np.testing.assert_allclose(std, 3.0 * np.ones(4), rtol=1e-6)
+
+
+def test_values_are_those_of_the_actions_that_are_given():
+    config = small(Config(num_members=2))
+    both = {"config": config, "task": TASK}
+    state = agent.init(jax.random.key(0), **both)
+    observation = jax.random.normal(jax.random.key(1), (4, 1))
+    best = agent.act(state.actor, observation, **both)
+    for found, wanted in zip(
+        diagnostics.values_at(state, observation, best, **both),
+        diagnostics.values_at(state, observation, **both),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    other = jnp.clip(best + 0.5, -1.0, 1.0)
+    parts = parts_lib.build(config, TASK.action_size)
+    q = networks.apply(parts.critic, state.learner.critic, observation, other)
+    log_u = networks.apply(parts.unet, state.learner.unet, observation, other)
+    found, std = diagnostics.values_at(state, observation, other, **both)
+    np.testing.assert_allclose(found, q[:, 0].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(std, np.exp(log_u / 2), rtol=1e-5)
+    with pytest.raises(ValueError, match=r"observation must have shape \[B, 1\], got \(1,\)"):
+        diagnostics.values_at(state, observation[0], **both)
+    with pytest.raises(ValueError, match=r"action must have shape \[B, 1\], got \(3, 1\)"):
+        diagnostics.values_at(state, observation, other[:3], **both)
 
 
 def test_shares_of_rewarded_transitions_are_of_their_own_buffers():
