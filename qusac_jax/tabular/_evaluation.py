@@ -141,7 +141,8 @@ def _uncertainty_reward(members, member_v, mean_v, config):
     discount = config.discount
     columns = [mean_v if config.method == "pombu" else member_v]
     if config.method == "exact_ube":
-        columns = [mean_v, member_v, (member_v - mean_v[None]) ** 2]
+        difference = member_v - mean_v[None]
+        columns = [mean_v, difference, difference**2]
     columns = jnp.stack([jnp.broadcast_to(column, member_v.shape) for column in columns], -1)
     if isinstance(members.transition, sparse.Sparse):
         each = jax.vmap(next_mean, (None, 1), 2)  # of the vectors
@@ -157,8 +158,8 @@ def _uncertainty_reward(members, member_v, mean_v, config):
         return jnp.maximum(reward_variance + discount**2 * variance, config.min_local)
     local = products[..., 0].var(0)
     if config.method == "exact_ube":
-        next_v, next_member_v, next_square = jnp.moveaxis(products, -1, 0)
-        gap = next_square - (next_member_v - next_v) ** 2
+        # Not from the means of two values: where these are large, that loses the difference.
+        gap = products[..., 2] - products[..., 1] ** 2
         local = local - gap.mean(0)
     return jnp.maximum(reward_variance + discount**2 * local, config.min_local)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qusac_jax import _likely_paths, moments, posterior, ube
+from qusac_jax import _likely_paths, moments, posterior, sparse, ube
 from qusac_jax.tabular import _evaluation, agent
 from tests.tabular.beliefs import NUM_ACTIONS, NUM_STATES, some_belief, some_policy
 
@@ -123,6 +123,37 @@ def test_what_is_propagated_is_raised_to_the_bound(method):
         free = samples.reward.var(0) + config.discount**2 * result.local_q
         assert jnp.min(free) < BOUND < jnp.max(free)
         np.testing.assert_allclose(raised, jnp.maximum(free, BOUND), rtol=1e-8)
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_uncertainty_of_exact_ube_keeps_its_digits_beside_large_values(is_sparse):
+    # Values of 100,000 known up to 30, mostly by what they have in common: in single precision, a
+    # mean of values is off by 0.01, and 30 times that counts in a difference of squares.
+    rng = np.random.default_rng(0)
+    counts = 100 * rng.dirichlet(np.full(6, 0.5), 12)
+    rows = np.stack([[rng.dirichlet(np.maximum(row, 1e-3)) for row in counts] for _ in range(5)])
+    rows = rows.reshape(5, 6, 2, 6)
+    mean_v = 1e5 + 5 * rng.normal(size=6)
+    member_v = mean_v + 30 * rng.normal(size=(5, 1)) + rng.normal(size=(5, 6))
+    rows = np.floor(2**20 * rows) / 2**20  # which float32 holds, as it does their sum, 1
+    rows[..., 0] += 1 - rows.sum(-1)
+    rows, mean_v, member_v = (x.astype(np.float32) for x in (rows, mean_v, member_v))
+    config = agent.Config(method="exact_ube", discount=0.99, min_local=-1e9)
+
+    expected = np.zeros((6, 2))
+    next_v = np.einsum("nsat,t->nsa", rows.astype(float), mean_v.astype(float))
+    for s, a in np.ndindex(6, 2):
+        # Appendix B.3, exact_ube_q_rewards: w less the mean aleatoric variance of V_i - V.
+        w = np.var(next_v[:, s, a])
+        for row, own in zip(rows[:, s, a].astype(float), member_v.astype(float), strict=True):
+            difference = own - mean_v
+            w -= row @ (difference - row @ difference) ** 2 / 5
+        expected[s, a] = 0.99**2 * w
+
+    transition = sparse.from_dense(rows) if is_sparse else jnp.asarray(rows)
+    members = posterior.Mdp(transition, jnp.zeros((5, 6, 2)))
+    found = _evaluation._uncertainty_reward(members, member_v, mean_v, config)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.02 * np.abs(expected).max())
 
 
 def test_moments_that_diverge_are_seen_in_the_condition():
