@@ -147,6 +147,7 @@ def states(next_state: jax.Array, num_states: int) -> jax.Array:
 def masses(next_state: jax.Array, num_states: int, probability: jax.Array) -> jax.Array:
     """Probabilities of successors that are states, else 0; NaN for impossible numbers."""
     is_state = (next_state >= 0) & (next_state < num_states)
-    ends = (next_state == -1) | (next_state == num_states)
-    other = jnp.where(ends, 0.0, jnp.nan).astype(probability.dtype)
+    # Of states too, or those would be NaN on the way, at which `jax_debug_nans` stops.
+    is_possible = (next_state >= -1) & (next_state <= num_states)
+    other = jnp.where(is_possible, 0.0, jnp.nan).astype(probability.dtype)
     return jnp.where(is_state, probability, other)

@@ -69,6 +69,12 @@ def test_to_dense_by_hand():
     np.testing.assert_allclose(sparse.to_dense(sparse.Sparse([[[0]]], [[[0.5]]])), [[[0.5]]])
 
 
+def test_to_dense_computes_no_nan():
+    transition = sparse.Sparse(np.array([[[1, 2, -1]], [[0, 1, 2]]]), np.full((2, 1, 3), 0.25))
+    with jax.debug_nans(True):
+        sparse.to_dense(transition)
+
+
 def test_from_dense_and_back():
     transition, _, _ = problem(0)
     dense = np.asarray(sparse.to_dense(transition))
