@@ -99,3 +99,28 @@ def test_whole_runs(method, solver):
         return experiment.run_chunk(on_device, state, **options)
 
     jax.eval_shape(run, jax.random.split(jax.random.key(0), 2))
+
+
+@pytest.mark.parametrize("belief", ["table", "support"])
+def test_inside_a_shard_map(belief):
+    support = np.full((S, A, K), [0, 1, S]) if belief == "support" else None
+    prior = posterior.init(S, A, support=support)
+
+    def run(prior, keys, index, reward):
+        seen = posterior.Transitions(index, index % A, reward, index)
+        updated = posterior.update(prior, seen)
+        mdps = posterior.sample(updated, keys[0], N)
+        policy = jnp.full((S, A), 1 / A)
+        return ube.solve_exact(mdps.transition, mdps.reward, policy, 0.9).v[None]
+
+    everywhere, by_seed = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("seed")
+    spread = jax.shard_map(
+        run,
+        mesh=jax.make_mesh((1,), ("seed",), axis_types=(jax.sharding.AxisType.Auto,)),
+        in_specs=(everywhere, by_seed, by_seed, by_seed),
+        out_specs=by_seed,
+        check_vma=False,
+    )
+    keys = jax.random.split(jax.random.key(0), 1)
+    out = jax.eval_shape(spread, prior, keys, shape(300, dtype=jnp.int32), shape(300))
+    assert out.shape == (1, S)
