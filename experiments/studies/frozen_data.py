@@ -14,9 +14,10 @@ wrong; where that is far from what came, models are. Neither return has the entr
 Axes: S states.
 """
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +29,7 @@ from experiments import evaluation
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen
 from qusac_jax import environments, qusac
-from qusac_jax.qusac import agent, networks, normalization
+from qusac_jax.qusac import agent, normalization
 
 _LINE = 10_000  # updates between two lines
 _DRAWS = 20  # rollouts from each first state
@@ -92,8 +93,7 @@ def measure(
     num_updates: int,
     episodes: int,
     line: int = _LINE,
-    report: Callable[[Row], None] = lambda row: None,
-) -> list[Row]:
+) -> Iterator[Row]:
     """Learns on what is there, refreshing rollouts as often as a run does.
 
     Args:
@@ -103,49 +103,31 @@ def measure(
         num_updates: rounded up to whole refreshes.
         episodes: for each row.
         line: updates between two rows, likewise.
-        report: called with each row.
     """
-    task = saved.task
-
-    @jax.jit
-    def model_return(state: qusac.TrainState, observation: jax.Array) -> jax.Array:
-        return discounted_in_models(
-            state, observation, jax.random.key(0), config=config, task=task, num_draws=_DRAWS
-        )
-
-    @jax.jit
-    def act(actor: networks.Params, observation: jax.Array) -> jax.Array:
-        return qusac.act(actor, observation, config=config, task=task)
-
-    values_at = jax.jit(functools.partial(qusac.diagnostics.values_at, config=config, task=task))
-
+    both = {"config": config, "task": saved.task}
+    act = jax.jit(functools.partial(qusac.act, **both))
+    values_at = jax.jit(functools.partial(qusac.diagnostics.values_at, **both))
+    model_return = jax.jit(functools.partial(discounted_in_models, num_draws=_DRAWS, **both))
     environment = environments.vector(
         saved.spec.name,
         [_FIRST_EPISODE + e for e in range(episodes)],
         action_cost=saved.spec.action_cost,
     )
-    rows: list[Row] = []
-    try:
+    with contextlib.closing(environment):
         for done, learned, metrics in frozen.learn_on(
-            state, config, task, num_updates=num_updates, line=line
+            state, config, saved.task, num_updates=num_updates, line=line
         ):
             policy = lambda observation, actor=learned.actor: np.asarray(act(actor, observation))
             result = evaluation.evaluate(environment, policy, 1, config.discount)
             first = jnp.asarray(result.first_observation[0])
-            rows.append(
-                Row(
-                    done,
-                    float(result.episode_task_return.mean()),
-                    float(values_at(learned, first)[0].mean()),
-                    float(model_return(learned, first).mean()),
-                    float(result.discounted_return.mean()),
-                    float(metrics["mean_q"]),
-                )
+            yield Row(
+                done,
+                float(result.episode_task_return.mean()),
+                float(values_at(learned, first)[0].mean()),
+                float(model_return(learned, first, jax.random.key(0)).mean()),
+                float(result.discounted_return.mean()),
+                float(metrics["mean_q"]),
             )
-            report(rows[-1])
-    finally:
-        environment.close()
-    return rows
 
 
 def discounted_in_models(
@@ -203,21 +185,16 @@ def run(options: Any, paths: Sequence[str]) -> None:
         "came of it",
         "Q, model data",
     )
-    measure(
-        found.saved,
-        state,
-        found.config,
-        num_updates=options.num_updates,
-        episodes=options.episodes,
-        report=lambda row: frozen.print_row(
+    counts = {"num_updates": options.num_updates, "episodes": options.episodes}
+    for row in measure(found.saved, state, found.config, **counts):
+        frozen.print_row(
             row.updates,
             f"{row.task_return:.0f}",
             f"{row.value:.1f}",
             f"{row.model_return:.1f}",
             f"{row.discounted:.1f}",
             f"{row.model_value:.1f}",
-        ),
-    )
+        )
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:

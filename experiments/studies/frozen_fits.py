@@ -15,7 +15,7 @@ Axes: N members, B held-out transitions, O observation size.
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -59,8 +59,7 @@ def measure(
     *,
     fits: int,
     seed: int,
-    report: Callable[[Row], None] = lambda row: None,
-) -> list[Row]:
+) -> Iterator[Row]:
     """Fits new models to D.
 
     Args:
@@ -69,7 +68,6 @@ def measure(
         config: of the new models.
         fits: how many in a row.
         seed: of their weights and of the fits.
-        report: called with each row.
 
     Raises:
         ValueError: if the configuration has no models, or does not go with D.
@@ -81,12 +79,9 @@ def measure(
     state = agent.init(key_init, config=config, task=saved.task)
     state = state._replace(replay=jax.tree.map(jnp.copy, old.replay), key=key_fit)
     fit = jax.jit(functools.partial(agent.fit, config=config, task=saved.task), donate_argnums=0)
-    rows: list[Row] = []
     for number in range(1, fits + 1):
         state, result = fit(state)
-        rows.append(_row(number, int(result.epochs), saved, state, config))
-        report(rows[-1])
-    return rows
+        yield _row(number, int(result.epochs), saved, state, config)
 
 
 def _row(
@@ -136,8 +131,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
     ]
     print(markdown.head(columns, texts=("settings",)))
     for name, config in configs.items():
-
-        def report(row: Row, name: str = name) -> None:
+        for row in measure(saved, old, config, fits=options.fits, seed=options.seed):
             frozen.print_row(
                 name,
                 row.fit,
@@ -149,8 +143,6 @@ def run(options: Any, paths: Sequence[str]) -> None:
                 f"{row.rewarded:.2f}",
                 f"{row.false:.4f}",
             )
-
-        measure(saved, old, config, fits=options.fits, seed=options.seed, report=report)
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:

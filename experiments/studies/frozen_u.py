@@ -15,7 +15,7 @@ Axes: S states, T steps, O observation size.
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -104,8 +104,7 @@ def measure(
     states: int,
     num_draws: int,
     line: int = _LINE,
-    report: Callable[[Row], None] = lambda row: None,
-) -> list[Row]:
+) -> Iterator[Row]:
     """Learns on, refreshing rollouts as often as a run does, and compares.
 
     Args:
@@ -116,7 +115,6 @@ def measure(
         states: of D, drawn once.
         num_draws: from each.
         line: updates between two rows, rounded likewise.
-        report: called with each row.
     """
     compared = jax.jit(
         functools.partial(compare, config=config, task=saved.task, num_draws=num_draws)
@@ -125,18 +123,11 @@ def measure(
     state = state._replace(key=key_run)
     slots = jax.random.randint(key_slots, (states,), 0, state.replay.size)
     observation = state.replay.data.observation[slots]
-    rows: list[Row] = []
-
-    def add_row(done: int, state: qusac.TrainState) -> None:
-        rows.append(_row(done, *compared(state, observation, key)))
-        report(rows[-1])
-
-    add_row(0, state)
+    yield _row(0, *compared(state, observation, key))
     for done, learned, _ in frozen.learn_on(
         state, config, saved.task, num_updates=num_updates, line=line
     ):
-        add_row(done, learned)
-    return rows
+        yield _row(done, *compared(learned, observation, key))
 
 
 def compare(
@@ -219,14 +210,13 @@ def run(options: Any, paths: Sequence[str]) -> None:
         "propagated at first",
         f"after {_LATER} steps",
     )
-    measure(
-        found.saved,
-        state,
-        found.config,
-        num_updates=options.num_updates,
-        states=options.states,
-        num_draws=options.rollouts,
-        report=lambda row: frozen.print_row(
+    counts = {
+        "num_updates": options.num_updates,
+        "states": options.states,
+        "num_draws": options.rollouts,
+    }
+    for row in measure(found.saved, state, found.config, **counts):
+        frozen.print_row(
             row.updates,
             f"{row.unet_std:.2f}",
             f"{row.rollout_std:.2f}",
@@ -234,8 +224,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
             f"{row.rank_correlation:.2f}",
             f"{row.first:.3g}",
             f"{row.later:.3g}",
-        ),
-    )
+        )
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:

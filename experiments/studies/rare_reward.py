@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
@@ -106,28 +106,24 @@ def measure(
     near: Transition,
     data: Transition,
     fits: int,
-) -> list[dict[str, float]]:
+) -> Iterator[dict[str, float]]:
     """One row per fit; `near` and `data` are new transitions, upright ones and all others."""
     state = agent.init(jax.random.key(0), config=config, task=task)
     state = state._replace(replay=replay.add(state.replay, train))
     fit = jax.jit(functools.partial(agent.fit, config=config, task=task))
     predict = jax.jit(functools.partial(model.predict, config=config, task=task))
     rms = lambda x: float(jnp.sqrt(jnp.mean(jnp.square(x))))
-    rows = []
     for _ in range(fits):
         state, report = fit(state)
         mean, _ = predict(state.dynamics, near.observation, near.action)
         mean_data, std_data = predict(state.dynamics, data.observation, data.action)
-        rows.append(
-            {
-                "epochs": int(report.epochs),
-                "reward": float(jnp.mean(mean[..., -1]) / jnp.mean(near.reward)),
-                "upright error": rms(mean[..., :-1] - near.next_observation),
-                "data error": rms(mean_data[..., :-1] - data.next_observation),
-                "deviation": rms(std_data[..., :-1]),
-            }
-        )
-    return rows
+        yield {
+            "epochs": int(report.epochs),
+            "reward": float(jnp.mean(mean[..., -1]) / jnp.mean(near.reward)),
+            "upright error": rms(mean[..., :-1] - near.next_observation),
+            "data error": rms(mean_data[..., :-1] - data.next_observation),
+            "deviation": rms(std_data[..., :-1]),
+        }
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:

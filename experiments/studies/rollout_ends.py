@@ -18,7 +18,7 @@ Axes: S states, T steps, N members, O observation size.
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -62,8 +62,7 @@ def measure(
     states: int,
     num_draws: int,
     seed: int,
-    report: Callable[[Row], None] = lambda row: None,
-) -> list[Row]:
+) -> Iterator[Row]:
     """A row for each place.
 
     Args:
@@ -73,7 +72,6 @@ def measure(
         states: S, of D, rounded up to give each member as many.
         num_draws: rollouts from each state of a place, for the return.
         seed: of what is drawn.
-        report: called with each row.
 
     Raises:
         ValueError: for an agent without critics of several members.
@@ -96,24 +94,19 @@ def measure(
     )
     spread, centered = (jnp.std(x, axis=0, ddof=1) for x in (q, q - offset[:, None, None]))
     outside = _outside(state, config, observation)
-    rows = []
     for place, there in enumerate(is_there):
         count = jnp.sum(there)
         mean = lambda x, there=there, count=count: float(jnp.sum(jnp.where(there, x, 0.0)) / count)
         came = model_return(state, observation[place], jax.random.fold_in(key, place))
-        rows.append(
-            Row(
-                place,
-                float(count / len(there)),
-                mean(spread[place]),
-                mean(centered[place]),
-                mean(jnp.mean(q[:, place], axis=0)),
-                mean(came),
-                mean(outside[place]),
-            )
+        yield Row(
+            place,
+            float(count / len(there)),
+            mean(spread[place]),
+            mean(centered[place]),
+            mean(jnp.mean(q[:, place], axis=0)),
+            mean(came),
+            mean(outside[place]),
         )
-        report(rows[-1])
-    return rows
 
 
 def _places(
@@ -167,14 +160,9 @@ def run(options: Any, paths: Sequence[str]) -> None:
     frozen.print_head(
         found, "place", "come so far", "critics apart", "centered", "Q", "in the models", "outside"
     )
-    measure(
-        found.state,
-        found.config,
-        found.saved.task,
-        states=options.states,
-        num_draws=options.rollouts,
-        seed=options.seed,
-        report=lambda row: frozen.print_row(
+    counts = {"states": options.states, "num_draws": options.rollouts, "seed": options.seed}
+    for row in measure(found.state, found.config, found.saved.task, **counts):
+        frozen.print_row(
             row.place,
             f"{row.share:.2f}",
             f"{row.spread:.2f}",
@@ -182,8 +170,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
             f"{row.value:.1f}",
             f"{row.model_return:.1f}",
             f"{row.outside:.3f}",
-        ),
-    )
+        )
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:

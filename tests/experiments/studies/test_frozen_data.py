@@ -30,9 +30,8 @@ def test_what_is_learned_from_does_not_change_and_the_agent_does(tiny_run):
     weights = jax.tree.leaves(start.actor)
     assert any((a != b).any() for a, b in zip(weights, jax.tree.leaves(old.actor), strict=True))
     per_refresh = config.rollout_interval * config.updates_per_step
-    rows = frozen_data.measure(
-        saved, start, config, num_updates=3 * per_refresh, episodes=2, line=2 * per_refresh
-    )
+    counts = {"num_updates": 3 * per_refresh, "line": 2 * per_refresh}
+    rows = list(frozen_data.measure(saved, start, config, episodes=2, **counts))
     # A line after two refreshes, and one at the end.
     assert [row.updates for row in rows] == [2 * per_refresh, 3 * per_refresh]
     assert np.isfinite(rows).all()

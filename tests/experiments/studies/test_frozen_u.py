@@ -53,13 +53,15 @@ def test_the_agent_learns_on_and_D_and_models_stay(tiny_run):
     assert before.updates == 0
     assert np.isfinite(before).all()
     per_refresh = config.rollout_interval * config.updates_per_step
-    rows = frozen_u.measure(
-        saved,
-        frozen_u.old_agent(saved, old, config, seed=3),
-        config,
-        num_updates=3 * per_refresh,
-        line=2 * per_refresh,
-        **counts,
+    rows = list(
+        frozen_u.measure(
+            saved,
+            frozen_u.old_agent(saved, old, config, seed=3),
+            config,
+            num_updates=3 * per_refresh,
+            line=2 * per_refresh,
+            **counts,
+        )
     )
     assert rows[0] == before
     assert [row.updates for row in rows] == [0, 2 * per_refresh, 3 * per_refresh]

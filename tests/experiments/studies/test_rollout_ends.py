@@ -44,7 +44,7 @@ def test_rows_by_hand():
             ),
         ),
     )
-    rows = rollout_ends.measure(state, config, task, states=30, num_draws=2, seed=0)
+    rows = list(rollout_ends.measure(state, config, task, states=30, num_draws=2, seed=0))
     assert [row.place for row in rows] == [0, 1, 2, 3]
     # Of the three members, the last one has moved to 6 and out at the third step.
     np.testing.assert_allclose([row.share for row in rows], [1, 1, 1, 2 / 3])
