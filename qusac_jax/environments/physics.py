@@ -12,8 +12,8 @@ import numpy as np
 
 mujoco: Any = importlib.import_module("mujoco")  # compiled, without type information
 
-# What the suite's tasks change in the model from episode to episode or draw when they are built.
-MODEL_FIELDS = (
+_MODEL_FIELDS = (
+    # What the suite's tasks change from episode to episode or draw when they are built.
     "body_pos",
     "body_quat",
     "dof_damping",
@@ -29,10 +29,7 @@ MODEL_FIELDS = (
     "site_rgba",
     "site_size",
     "wrap_prm",
-)
-# What users vary from episode to episode (domain randomization). Saved after the others, because
-# older checkpoints do not have them.
-RANDOMIZED_FIELDS = (
+    # What users vary from episode to episode (domain randomization).
     "actuator_acc0",
     "actuator_biasprm",
     "actuator_ctrlrange",
@@ -83,10 +80,10 @@ RANDOMIZED_FIELDS = (
     "tendon_range",
     "tendon_stiffness",
 )
-OPTIONS = ("density", "gravity", "magnetic", "timestep", "viscosity", "wind")
+_OPTIONS = ("density", "gravity", "magnetic", "timestep", "viscosity", "wind")
 # Derived from the state, but as of an earlier point in time: Gymnasium's tasks read positions that
 # belong to the last simulation step but one (Ant's xpos) before they step again.
-DERIVED_FIELDS = (
+_DERIVED_FIELDS = (
     "act_dot",
     "actuator_force",
     "cacc",
@@ -126,28 +123,25 @@ def capture(model: Any, data: Any) -> tuple[np.ndarray, np.ndarray]:
     """
     integration = np.empty(mujoco.mj_stateSize(model, _INTEGRATION))
     mujoco.mj_getState(model, data, integration, _INTEGRATION)
-    of_model = [_gather(model, (*MODEL_FIELDS, *RANDOMIZED_FIELDS)), _gather(model.opt, OPTIONS)]
-    return np.concatenate([integration, _gather(data, DERIVED_FIELDS)]), np.concatenate(of_model)
+    of_model = [_gather(model, _MODEL_FIELDS), _gather(model.opt, _OPTIONS)]
+    return np.concatenate([integration, _gather(data, _DERIVED_FIELDS)]), np.concatenate(of_model)
 
 
 def restore(model: Any, data: Any, values: np.ndarray, of_model: np.ndarray) -> None:
     """Puts model and data into the state that `capture` returned."""
-    left = _scatter(model, MODEL_FIELDS, of_model)
-    if left.size:  # there are none in checkpoints of earlier versions
-        _scatter(model.opt, OPTIONS, _scatter(model, RANDOMIZED_FIELDS, left))
+    _scatter(model.opt, _OPTIONS, _scatter(model, _MODEL_FIELDS, of_model))
     size = mujoco.mj_stateSize(model, _INTEGRATION)
     mujoco.mj_setState(model, data, values[:size], _INTEGRATION)
     # dm_control steps with what depends on positions and velocities already computed.
     mujoco.mj_step1(model, data)
-    _scatter(data, DERIVED_FIELDS, values[size:])
+    _scatter(data, _DERIVED_FIELDS, values[size:])
 
 
-def sizes(model: Any, data: Any) -> tuple[int, tuple[int, ...]]:
-    """The length of the first, and those that the second may have, today's the last."""
+def sizes(model: Any, data: Any) -> tuple[int, int]:
+    """The lengths of what `capture` returns."""
     integration = mujoco.mj_stateSize(model, _INTEGRATION)
-    earlier = _length(model, MODEL_FIELDS)
-    today = earlier + _length(model, RANDOMIZED_FIELDS) + _length(model.opt, OPTIONS)
-    return integration + _length(data, DERIVED_FIELDS), (earlier, today)
+    of_model = _length(model, _MODEL_FIELDS) + _length(model.opt, _OPTIONS)
+    return integration + _length(data, _DERIVED_FIELDS), of_model
 
 
 def unsaved(model: Any) -> dict[str, bytes]:
@@ -155,7 +149,7 @@ def unsaved(model: Any) -> dict[str, bytes]:
 
     Without cameras and lights, which move along with other fields and concern pictures alone.
     """
-    left_out = {*MODEL_FIELDS, *RANDOMIZED_FIELDS, *OPTIONS}
+    left_out = {*_MODEL_FIELDS, *_OPTIONS}
     names = [
         name
         for name in dir(model)

@@ -104,10 +104,10 @@ def restore(env: gymnasium.Env, captured: Captured) -> None:
         physics.restore(*pair, captured.physics, captured.model)
 
 
-def sizes(env: gymnasium.Env) -> tuple[int, tuple[int, ...]]:
-    """Length of `Captured.physics`, and those that `Captured.model` may have, today's the last."""
+def sizes(env: gymnasium.Env) -> tuple[int, int]:
+    """Lengths of `Captured.physics` and `Captured.model`."""
     pair = _mujoco_pair(env)
-    return physics.sizes(*pair) if pair else (0, (0,))
+    return physics.sizes(*pair) if pair else (0, 0)
 
 
 def unsaved_model(env: gymnasium.Env) -> dict[str, bytes]:
@@ -191,7 +191,8 @@ def check_tree(
             raise ValueError(
                 f"environment state {key!r} must be {np.dtype(dtype)}{list(shape)}, got "
                 f"{found.dtype}{list(found.shape)}; restore it for the same environment and number "
-                "of seeds, as NumPy arrays (JAX narrows 64-bit numbers)"
+                "of seeds, with the package versions that saved it, as NumPy arrays (JAX narrows "
+                "64-bit numbers)"
             )
 
 

@@ -173,7 +173,6 @@ class VectorEnvironment:
         """
         num_envs = len(self._envs)
         environment_state.check_tree(tree, self.state_shapes())
-        self._check_model(np.asarray(tree["model"]).shape[1])
         for i, env in enumerate(self._envs):
             part = environment_state.Captured(
                 physics=np.asarray(tree["physics"])[i],
@@ -189,25 +188,16 @@ class VectorEnvironment:
         self._length = np.array(tree["episode_length"])
         return self._observation.copy()
 
-    def _check_model(self, length: int) -> None:
-        _, lengths = environment_state.sizes(self._envs[0])
-        if length not in lengths:
-            raise ValueError(
-                f"environment state 'model' must have {lengths[-1]} numbers for each environment, "
-                f"got {length}; restore it for the same environment, with the package versions "
-                "that saved it"
-            )
-
     def state_shapes(self) -> dict[str, tuple[tuple[int | None, ...], type]]:
         """Shapes and dtypes of `state`; None where the environment's name decides."""
         num_envs = len(self._envs)
-        physics, _ = environment_state.sizes(self._envs[0])
+        physics, model = environment_state.sizes(self._envs[0])
         return {
             "observation": ((num_envs, self.spec.observation_size), np.float32),
             "episode_return": ((num_envs,), np.float64),
             "episode_task_return": ((num_envs,), np.float64),
             "episode_length": ((num_envs,), np.int64),
             "physics": ((num_envs, physics), np.float64),
-            "model": ((num_envs, None), np.float64),
+            "model": ((num_envs, model), np.float64),
             "python": ((num_envs, None), np.uint8),
         }
