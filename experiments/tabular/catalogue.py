@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import files
 from qusac_jax import _memory
 from qusac_jax._fields import check_choice
 from qusac_jax.tabular import environments, planning, problems
@@ -114,22 +113,12 @@ def _read_grid(path: pathlib.Path) -> environments.Environment:
     return problems.grid(text, name=path.stem)
 
 
-def identity(environment: environments.Environment, workdir: pathlib.Path) -> dict[str, Any]:
+def identity(environment: environments.Environment) -> dict[str, Any]:
     """What config.json of a run says of its environment: the name and a hash of its arrays.
 
     Environments that differ may have one name, such as the maps in two files called map.txt.
-
-    Args:
-        environment: of the run.
-        workdir: of the run; one that began before there was a hash goes on without it.
-
-    Raises:
-        ValueError: if the config.json that is there cannot be read.
     """
-    config, known = workdir / "config.json", {"env": environment.name}
-    if config.is_file() and "env_hash" not in files.read_json(config, "choose another workdir"):
-        return known
-    return {**known, "env_hash": _hash(environment)}
+    return {"env": environment.name, "env_hash": _hash(environment)}
 
 
 def _hash(environment: environments.Environment) -> str:

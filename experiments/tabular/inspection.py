@@ -44,7 +44,7 @@ def run(
     directory = RunDirectory(
         workdir,
         {
-            **catalogue.identity(environment, workdir),
+            **catalogue.identity(environment),
             "length": length or None,
             "seeds": [seed],
             "config": dataclasses.asdict(config),

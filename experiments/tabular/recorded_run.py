@@ -58,7 +58,7 @@ def run(
     directory = RunDirectory(
         workdir,
         {
-            **catalogue.identity(environment, workdir),
+            **catalogue.identity(environment),
             "length": length or None,
             "seeds": list(seeds),
             # Without what may differ when the run goes on, on another device for example.

@@ -23,8 +23,6 @@ from qusac_jax.qusac import normalization, replay
 from qusac_jax.qusac.dynamics import Dynamics
 from qusac_jax.qusac.fitting import FitReport
 
-_BOUNDS = {"action_low", "action_high"}  # which fitted dynamics of 0.1.0 do not name
-
 
 class OfflineRun(Run):
     """R seeds trained side by side; `step` counts gradient updates per seed."""
@@ -117,7 +115,7 @@ class OfflineRun(Run):
         differing = [
             f"{name}: {there.get(name)!r} there, {here[name]!r} now"
             for name in here
-            if there.get(name) != here[name] and (name in there or name not in _BOUNDS)
+            if there.get(name) != here[name]
         ]
         if differing:
             raise ValueError(

@@ -142,7 +142,7 @@ class OnlineRun(Run):
         return {"terminations": self._ends.state()}
 
     def _set_metadata(self, metadata: dict[str, Any]) -> None:
-        self._ends.restore(metadata.get("terminations", {}), self.step, self._processes.share)
+        self._ends.restore(metadata["terminations"], self.step, self._processes.share)
 
     def _host_state(self) -> dict[str, Any]:
         return {

@@ -88,7 +88,7 @@ class Run(abc.ABC):
         return {}
 
     def _set_metadata(self, metadata: dict[str, Any]) -> None:
-        """Continues from what `_metadata` returned; from nothing for an older checkpoint."""
+        """Continues from what `_metadata` returned."""
         del metadata
 
     def _look_at_data(self) -> None:
@@ -146,7 +146,7 @@ class Run(abc.ABC):
         self._fit_mse, self._fit_epochs = host["fit_mse"], host["fit_epochs"]
         # Everything that can be wrong with the checkpoint has been checked: now files may change.
         checkpoints.accept(restored)
-        self._speed.restore(restored.metadata.get("speed", {}), self.step)
+        self._speed.restore(restored.metadata["speed"], self.step)
         anew = ", with new episodes (--resume_env=restart)" if checkpoints.restarts_env else ""
         print(f"continuing at step {self.step}{anew}", flush=True)
 

@@ -93,8 +93,7 @@ class Speed:
         }
 
     def restore(self, state: dict[str, Any], step: int) -> None:
-        """Goes on from what `state` returned, or from nothing, at a step."""
-        self._seconds = state.get("learning_seconds", 0.0)
-        self._steps = state.get("learning_steps", 0)
-        self._compiled_before = state.get("compilations", {})
+        """Goes on from what `state` returned, at a step."""
+        self._seconds, self._steps = state["learning_seconds"], state["learning_steps"]
+        self._compiled_before = state["compilations"]
         self.restart(step)

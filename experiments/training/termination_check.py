@@ -87,17 +87,16 @@ class TerminationCheck:
         num_transitions: int,
         share: Callable[[list[int]], list[int]] = lambda counts: counts,
     ) -> None:
-        """Continues from `state` of the seeds of all processes, or from here on without any.
+        """Continues from `state` of the seeds of all processes.
 
         Args:
-            state: of a checkpoint; empty where it has none.
+            state: of a checkpoint.
             num_transitions: of each seed in it.
             share: the part of this process.
         """
         self._num_known = num_transitions
-        self._num_checked = state.get("transitions", num_transitions)
-        for name, counts in (("missed", self._missed), ("invented", self._invented)):
-            counts[:] = share(state[name]) if name in state else 0
+        self._num_checked = state["transitions"]
+        self._missed[:], self._invented[:] = share(state["missed"]), share(state["invented"])
 
     def _total(self) -> int:
         return int(self._missed.sum() + self._invented.sum())

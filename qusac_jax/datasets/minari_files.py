@@ -18,7 +18,6 @@ from qusac_jax.datasets.scores import metadata_reference
 METADATA_FILE, DATA_FILE = "metadata.json", "main_data.hdf5"
 ENV_KEY = "qusac_jax_env"  # `save` notes here what `environments.make` calls the environment
 COST_KEY = "qusac_jax_action_cost"  # and here the action cost that the rewards have
-_COLLECT_KEY = "qusac_jax_collect"  # `experiments.collect` noted it in here before there was that
 
 
 def data_folder(path: Path) -> Path | None:
@@ -221,9 +220,7 @@ def _read_observations(path: Path, group: Any, space: spaces.Space) -> np.ndarra
 
 def _action_cost(metadata: dict[str, Any], where: Path) -> float | None:
     """Of the recorded rewards; other programs take none, and `save` may not have been told."""
-    collected = metadata.get(_COLLECT_KEY)
-    older = collected.get("action_cost") if isinstance(collected, dict) else None
-    cost = metadata.get(COST_KEY, older)
+    cost = metadata.get(COST_KEY)
     if cost is None:
         return None if ENV_KEY in metadata else 0.0
     return as_action_cost(f"dataset: {where}, key {COST_KEY!r}", cost)

@@ -345,13 +345,10 @@ def test_action_cost_of_the_rewards(saved, root, episodes):
     assert (dataset.action_cost, datasets.describe(dataset)["action_cost"]) == (0.05, 0.05)
     with pytest.raises(ValueError, match=r"action_cost: .* finite number >= 0, got -1"):
         datasets.save("pendulum/less-v0", episodes, env_name="pendulum", action_cost=-1)
-    # As `experiments.collect` noted it first.
-    edit(saved, qusac_jax_collect={"action_cost": 0.1})
-    assert datasets.load(ID).action_cost == 0.1
     edit(saved, qusac_jax_action_cost="much")
     with pytest.raises(ValueError, match=r"'qusac_jax_action_cost': .* got 'much'"):
         datasets.load(ID)
-    edit(saved, qusac_jax_env=None, qusac_jax_collect=None, qusac_jax_action_cost=None)
+    edit(saved, qusac_jax_env=None, qusac_jax_action_cost=None)
     assert datasets.load(ID).action_cost == 0.0  # of another program
 
 

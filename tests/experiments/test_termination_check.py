@@ -86,8 +86,6 @@ def test_what_was_written_over_is_left_out(check, capsys):
 def test_counts_are_continued(check):
     check.restore({"transitions": 7, "missed": [1, 2], "invented": [0, 3]}, 9)
     assert check.state() == {"transitions": 7, "missed": [1, 2], "invented": [0, 3]}
-    check.restore({}, 9)
-    assert check.state() == {"transitions": 9, "missed": [0, 0], "invented": [0, 0]}
 
 
 def test_nothing_is_counted_where_no_rollout_asks():
