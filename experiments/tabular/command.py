@@ -31,7 +31,7 @@ from experiments.tabular import (
 )
 from qusac_jax import ube
 from qusac_jax._fields import check_choice
-from qusac_jax.tabular import agent, environments, experiment
+from qusac_jax.tabular import agent, environments
 
 ENVIRONMENTS = ("toy", *catalogue.NAMES)
 _PUBLISHED_METHODS = ("exact_ube", "pombu", "ensemble_var", "psrl")
@@ -109,26 +109,23 @@ def make_flags() -> flags.FlagValues:
 def run_one(options, *, method: str, length: int, workdir: pathlib.Path) -> int | None:
     """Runs a method, or goes on with it; returns the number of the signal that stopped it."""
     environment = setup.make_environment(options, length)
-    config = setup.make_config(options, environment, method=method, length=length)
-    setup.check_run(options, environment, config, options.num_seeds)
+    planned = _checked_setup(options, environment, method, length)
     if options.memory:
-        _print_memory(options, environment, config, length)
+        needed = memory.expected(environment, planned.config, options.num_seeds)
+        print(f"{planned.label}: {needed.describe()}")
         return None
-    return recorded_run.run(
-        environment,
-        config,
-        range(options.seed, options.seed + options.num_seeds),
-        workdir,
-        length=length,
-        resume=options.resume,
-    )
+    return recorded_run.run(planned, workdir, resume=options.resume)
 
 
-def _print_memory(
-    options, environment: environments.Environment, config: experiment.Config, length: int
-) -> None:
-    needed = memory.expected(environment, config, options.num_seeds)
-    print(f"{environment.name} {length or ''} {config.agent.method}: {needed.describe()}")
+def _checked_setup(
+    options, environment: environments.Environment, method: str, length: int
+) -> setup.Setup:
+    """Of a run of all seeds; raises `ValueError` if it cannot be done."""
+    config = setup.make_config(options, environment, method=method, length=length)
+    seeds = range(options.seed, options.seed + options.num_seeds)
+    planned = setup.Setup(environment, config, seeds, length)
+    setup.check_run(options, planned)
+    return planned
 
 
 def print_toy() -> None:
@@ -161,8 +158,7 @@ def run_figure(options, workdir: pathlib.Path) -> int | None:
     for length in lengths:  # mistakes show before the work starts
         environment = setup.make_environment(options, length)
         for method in options.methods:
-            config = setup.make_config(options, environment, method=method, length=length)
-            setup.check_run(options, environment, config, options.num_seeds)
+            _checked_setup(options, environment, method, length)
     workdirs = []
     for length in lengths:
         for method in options.methods:
@@ -199,18 +195,12 @@ def run_inspect(options, workdir: pathlib.Path) -> int | None:
         num_episodes=drawn_at[-1],
         num_chunks=drawn_at[-1] // math.gcd(*drawn_at),
     )
-    setup.check_run(options, environment, config, 1)
+    planned = setup.Setup(environment, config, [options.seed], length)
+    setup.check_run(options, planned)
     if environment.cells is None:
         what = f"env {options.env!r} is none" + " with --timed; leave that out" * options.timed
         raise ValueError(f"inspect draws grids, but {what}")
-    return inspection.run(
-        environment,
-        config,
-        drawn_at,
-        workdir,
-        seed=options.seed,
-        length=length,
-    )
+    return inspection.run(planned, drawn_at, workdir)
 
 
 def _check_read(options, what: str, *unread: str) -> None:

@@ -12,61 +12,32 @@ from collections.abc import Sequence
 import jax
 
 from experiments import interrupts
-from experiments.provenance import describe_program
 from experiments.run_directory import RunDirectory
-from experiments.tabular import catalogue, figures, recorded_run
+from experiments.tabular import figures, outcome, recorded_run
+from experiments.tabular.setup import Setup
 from qusac_jax.tabular import agent, experiment
-from qusac_jax.tabular.environment import Environment
 
 
-def run(
-    environment: Environment,
-    config: experiment.Config,
-    drawn_at: Sequence[int],
-    workdir: pathlib.Path,
-    *,
-    seed: int,
-    length: int,
-) -> int | None:
+def run(setup: Setup, drawn_at: Sequence[int], workdir: pathlib.Path) -> int | None:
     """Runs an agent and writes metrics.csv, summary.json and inspect.png.
 
     Args:
-        environment: on a grid.
-        config: of the run, which reports after each of the episodes that are drawn.
+        setup: of one seed on a grid; the run reports after each of the episodes that are drawn.
         drawn_at: episodes after which the belief is drawn, ascending; the last ends the run.
         workdir: where the files go.
-        seed: of the run.
-        length: L of DeepSea, 0 elsewhere.
 
     Returns:
         The number of the signal that stopped it, or None.
     """
-    directory = RunDirectory(
-        workdir,
-        {
-            **catalogue.identity(environment),
-            "length": length or None,
-            "seeds": [seed],
-            "config": dataclasses.asdict(config),
-            "inspect_episodes": drawn_at,
-            **describe_program(),
-        },
-    )
-    with contextlib.closing(directory):
-        return _draw(directory, environment, config, drawn_at, seed=seed, length=length)
+    about = {"config": dataclasses.asdict(setup.config), "inspect_episodes": drawn_at}
+    with contextlib.closing(recorded_run.open_directory(setup, workdir, **about)) as directory:
+        return _draw(directory, setup, drawn_at)
 
 
-def _draw(
-    directory: RunDirectory,
-    environment: Environment,
-    config: experiment.Config,
-    drawn_at: Sequence[int],
-    *,
-    seed: int,
-    length: int,
-) -> int | None:
+def _draw(directory: RunDirectory, setup: Setup, drawn_at: Sequence[int]) -> int | None:
     """`run` in a directory that is there."""
-    progress = begun = experiment.begin(environment, [seed], config=config)
+    environment, config, (seed,) = setup.environment, setup.config, setup.seeds
+    progress = begun = experiment.begin(environment, setup.seeds, config=config)
     directory.accept(0)
     snapshots, stopped_by, timestamps = [], None, []
     bar = recorded_run.progress_bar(total=drawn_at[-1])
@@ -81,23 +52,14 @@ def _draw(
             stopped_by = stopped()
             if stopped_by is not None:
                 break
-    method = config.agent.method
-    recorded_run.write_results(
-        directory,
-        environment,
-        progress,
-        config=config.agent,
-        length=length,
-        seeds=[seed],
-        timestamps=timestamps,
-    )
+    outcome.write(directory, setup, progress, timestamps)
     if stopped_by is not None:
         print(
             f"stopped after {progress.num_episodes} episodes, {len(snapshots)} snapshots are kept"
         )
     if snapshots:
         path = directory.path / "inspect.png"
-        figures.draw_snapshots(environment, snapshots, path, method)
+        figures.draw_snapshots(environment, snapshots, path, config.agent.method)
         print(f"heat maps -> {path}")
     return stopped_by
 

@@ -1,4 +1,7 @@
-"""From the flags of `experiments.tabular` to an environment and the settings of a run on it."""
+"""From the flags of `experiments.tabular` to what a run is made of."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 
@@ -14,6 +17,21 @@ _DEEP_SEA_MIN_LOCAL, _MIN_LOCAL = -0.05, 0.0
 # How often a whole run reports and can be stopped.
 _CHUNKS = 250
 _SHORT_LENGTH, _FEWEST_CHUNKS, _CHUNKS_PER_ROW = 10, 50, 10
+
+
+class Setup(NamedTuple):
+    """What a run is made of."""
+
+    environment: environments.Environment
+    config: experiment.Config
+    seeds: Sequence[int]  # R independent runs
+    length: int  # L of DeepSea, 0 elsewhere
+
+    @property
+    def label(self) -> str:
+        """What it is called in all that is printed."""
+        length = f" {self.length}" if self.length else ""
+        return f"{self.environment.name}{length} {self.config.agent.method}"
 
 
 def make_environment(options, length: int) -> environments.Environment:
@@ -73,10 +91,9 @@ def _num_chunks(options, length: int) -> int:
     return _FEWEST_CHUNKS if length <= _SHORT_LENGTH else _CHUNKS_PER_ROW * length
 
 
-def check_run(
-    options, environment: environments.Environment, config: experiment.Config, num_seeds: int
-) -> None:
+def check_run(options, setup: Setup) -> None:
     """Raises `ValueError` if a run cannot be done or, without --memory, does not fit in memory."""
+    environment, config = setup.environment, setup.config
     if isinstance(environment.transition, Sparse):
         what = f"{environment.name!r} is sparse, as with --support or --timed or of many states"
         if config.agent.method == "moments":
@@ -90,4 +107,4 @@ def check_run(
                 "BiCGStab; leave --solver out"
             )
     if not options.memory:
-        memory.check(environment, config, num_seeds)
+        memory.check(environment, config, len(setup.seeds))

@@ -17,7 +17,15 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments import heat_maps
-from experiments.tabular import catalogue, command, figures, finished_runs, recorded_run, setup
+from experiments.tabular import (
+    catalogue,
+    command,
+    figures,
+    finished_runs,
+    outcome,
+    recorded_run,
+    setup,
+)
 from qusac_jax.tabular import agent, environments, experiment, problems
 from tests import programs
 from tests.run_files import change_config, metrics_rows
@@ -470,13 +478,13 @@ def test_unsolved_systems_are_counted_and_warned_of(tmp_path, capsys, monkeypatc
 def test_doubtful_plans_are_warned_of():
     steps = np.array([[40, 3], [40, 40]])
     metrics = experiment.Metrics(steps, steps, steps, np.array([[0, 2], [0, 1]]))
-    unsolved, cut_off = recorded_run._warnings(metrics, agent.Config(method="psrl"))
+    unsolved, cut_off = outcome._warnings(metrics, agent.Config(method="psrl"))
     assert unsolved.startswith("3 solves, in 2 of 4 plans")
     assert "all of its 40 steps in 3 of 4 plans" in cut_off
     dense = metrics._replace(unsolved=None)
-    assert recorded_run._warnings(dense, agent.Config(method="exact_ube")) == []
+    assert outcome._warnings(dense, agent.Config(method="exact_ube")) == []
     short = dense._replace(steps=steps - 1)
-    assert recorded_run._warnings(short, agent.Config(method="psrl")) == []
+    assert outcome._warnings(short, agent.Config(method="psrl")) == []
 
 
 @pytest.mark.parametrize(
@@ -592,7 +600,7 @@ def test_flags_reach_the_agent():
 
 
 def test_seconds_per_episode_are_of_a_seed_and_without_compilation():
-    measured = recorded_run._seconds_per_episode
+    measured = outcome.seconds_per_episode
     assert measured([(10, 50.0), (20, 60.0), (30, 70.0)], 2) == 0.5
     # The last chunk, of another size, was compiled as well.
     assert measured([(10, 50.0), (20, 60.0), (30, 70.0), (33, 99.0)], 2) == 0.5
@@ -608,6 +616,6 @@ def test_mean_learning_times_say_of_how_many_seeds():
 def test_a_discount_too_near_1_for_single_precision_is_warned_of():
     steps = np.ones((1, 2))
     metrics = experiment.Metrics(steps, steps, steps)
-    (said,) = recorded_run._warnings(metrics, agent.Config(discount=1 - 1e-6))
+    (said,) = outcome._warnings(metrics, agent.Config(discount=1 - 1e-6))
     assert "so near 1 that values may be off by up to 12 %" in said
-    assert recorded_run._warnings(metrics, agent.Config(discount=0.9999)) == []
+    assert outcome._warnings(metrics, agent.Config(discount=0.9999)) == []
