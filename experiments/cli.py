@@ -25,10 +25,10 @@ _SECTIONS = {
 
 
 def run_with(
-    main: Callable[..., int | None],
+    run: Callable[..., int | None],
     options: flags.FlagValues,
     argv: Sequence[str],
-    about: str,
+    about: str | None,
     *,
     positional: str | None = None,
     pass_on: bool = False,
@@ -39,15 +39,15 @@ def run_with(
     `--verbosity` asks for more.
 
     Args:
-        main: returns the exit code, or None for 0. Where there are positional arguments, it is
-            called with the list of them, otherwise with nothing.
-        options: the program's flags, without `--help` and `--verbosity`, which are added here.
+        run: the program, called with its flags and, where there are positional arguments, the list
+            of them; returns the exit code, or None for 0.
+        options: its flags, without `--help` and `--verbosity`, which are added here.
         argv: the command line, the program's name first.
         about: what `--help` says before the flags.
         positional: what the arguments that are not flags are; None if there are none. At least one
             must be given.
-        pass_on: whether `main` is called with what of the command line is no flag of the program,
-            for another program.
+        pass_on: whether `run` is called with what of the command line is no flag of the program,
+            too, for another program.
 
     Returns:
         The exit code: 2 after a mistake, which is one line on stderr; 130 after Ctrl-C.
@@ -61,20 +61,20 @@ def run_with(
     def parsed() -> int | None:
         arguments = parse(options, argv, known_only=pass_on)
         if options.help:
-            print(f"{about}{_help(options)}")
+            print(f"{about or ''}{_help(options)}")
             return 0
         logging.use_absl_handler()
         logging.set_verbosity(options.verbosity)
         jax_settings.apply(options)
         if pass_on:
-            return main(arguments)
+            return run(options, arguments)
         if positional is None and arguments:
             raise ValueError(f"arguments {arguments} are not flags; flags look like --name=value")
         if positional is None:
-            return main()
+            return run(options)
         if not arguments:
             raise ValueError(f"arguments are missing: {positional}; --help tells more")
-        return main(arguments)
+        return run(options, arguments)
 
     return _written_out(_exit_code(parsed))
 

@@ -128,7 +128,7 @@ def run() -> None:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and writes the page; returns the exit code."""
-    return cli.run_with(run, flags.FlagValues(), argv, __doc__ or "")
+    return cli.run_with(lambda _: run(), flags.FlagValues(), argv, __doc__)
 
 
 if __name__ == "__main__":

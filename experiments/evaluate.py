@@ -204,9 +204,7 @@ def _as_json(scores: Scores) -> dict[str, Any]:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and evaluates; returns the exit code."""
-    options = make_flags()
-    evaluate = lambda paths: run(options, paths)
-    return cli.run_with(evaluate, options, argv, __doc__ or "", positional="a run directory")
+    return cli.run_with(run, make_flags(), argv, __doc__, positional="a run directory")
 
 
 if __name__ == "__main__":

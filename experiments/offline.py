@@ -273,8 +273,7 @@ def _tell(dataset: datasets.Dataset, spec: environments.Spec) -> None:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and trains; returns the exit code."""
-    options = make_flags()
-    return cli.run_with(lambda: run(options), options, argv, __doc__ or "")
+    return cli.run_with(run, make_flags(), argv, __doc__)
 
 
 if __name__ == "__main__":

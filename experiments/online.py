@@ -112,8 +112,7 @@ def _stops_within(options: Any, config: qusac.Config, kind: type[Run]) -> str:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and trains; returns the exit code."""
-    options = make_flags()
-    return cli.run_with(lambda: run(options), options, argv, __doc__ or "")
+    return cli.run_with(run, make_flags(), argv, __doc__)
 
 
 if __name__ == "__main__":

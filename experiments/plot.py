@@ -111,10 +111,8 @@ def _mean_and_error(values: list[float]) -> str:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and draws; returns the exit code."""
-    options = make_flags()
     what = "run directories, for example runs/*"
-    draw = lambda run_directories: run(options, run_directories)
-    return cli.run_with(draw, options, argv, __doc__ or "", positional=what)
+    return cli.run_with(run, make_flags(), argv, __doc__, positional=what)
 
 
 if __name__ == "__main__":

@@ -168,5 +168,4 @@ def _say(text: str) -> None:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and times; returns the exit code."""
-    options = make_flags()
-    return cli.run_with(lambda: run(options), options, argv, __doc__ or "")
+    return cli.run_with(run, make_flags(), argv, __doc__)

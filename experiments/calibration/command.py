@@ -181,6 +181,4 @@ def _correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and measures; returns the exit code."""
-    options = make_flags()
-    measure = lambda paths: run(options, paths)
-    return cli.run_with(measure, options, argv, __doc__ or "", positional="a run directory")
+    return cli.run_with(run, make_flags(), argv, __doc__, positional="a run directory")

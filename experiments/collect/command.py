@@ -98,8 +98,7 @@ def make_flags() -> flags.FlagValues:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags, trains and writes datasets; returns the exit code."""
-    options = make_flags()
-    return cli.run_with(lambda: run(options), options, argv, __doc__ or "")
+    return cli.run_with(run, make_flags(), argv, __doc__)
 
 
 def run(options: Any) -> int | None:

@@ -134,6 +134,4 @@ def _draw_rollouts(
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and draws; returns the exit code."""
-    options = make_flags()
-    draw = lambda paths: run(options, paths)
-    return cli.run_with(draw, options, argv, __doc__ or "", positional="a run directory")
+    return cli.run_with(run, make_flags(), argv, __doc__, positional="a run directory")

@@ -86,30 +86,30 @@ def spreads(config: Config, updates: int, lines: int) -> list[tuple[float, float
     return result
 
 
+def run(options: Any) -> None:
+    """Measures as the flags say and prints the table."""
+    config = Config(
+        method="ensemble_mean",
+        risk=0.0,
+        discount=options.discount,
+        batch_size=options.batch_size,
+        critic_hidden=(options.width, options.width),
+        critic_learning_rate=options.learning_rate,
+        critic_init_gain=options.gain,
+        # The policy stays as it is, and its entropy is worth nothing.
+        actor_learning_rate=1e-12,
+        initial_temperature=1e-6,
+        temperature_learning_rate=1e-12,
+    )
+    print(markdown.head(["updates", "spread", "offset"]))
+    for line, (spread, offset) in enumerate(spreads(config, options.updates, options.lines)):
+        cells = [line * options.updates, f"{spread:.3f}", f"{offset:.3f}"]
+        print(markdown.row(cells), flush=True)
+
+
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and prints the table; returns the exit code."""
-    options = make_flags()
-
-    def run() -> None:
-        config = Config(
-            method="ensemble_mean",
-            risk=0.0,
-            discount=options.discount,
-            batch_size=options.batch_size,
-            critic_hidden=(options.width, options.width),
-            critic_learning_rate=options.learning_rate,
-            critic_init_gain=options.gain,
-            # The policy stays as it is, and its entropy is worth nothing.
-            actor_learning_rate=1e-12,
-            initial_temperature=1e-6,
-            temperature_learning_rate=1e-12,
-        )
-        print(markdown.head(["updates", "spread", "offset"]))
-        for line, (spread, offset) in enumerate(spreads(config, options.updates, options.lines)):
-            cells = [line * options.updates, f"{spread:.3f}", f"{offset:.3f}"]
-            print(markdown.row(cells), flush=True)
-
-    return cli.run_with(run, options, argv, __doc__ or "")
+    return cli.run_with(run, make_flags(), argv, __doc__)
 
 
 if __name__ == "__main__":

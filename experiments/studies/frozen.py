@@ -5,7 +5,7 @@ Axes: S states, T steps, N members, O observation size.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -152,17 +152,6 @@ def by_state(x: jax.Array, count: int, num_draws: int) -> jax.Array:
     """Means over the draws of `roll`: `[..., num_draws * S + more]` to `[..., S]`."""
     kept = x[..., : count * num_draws]
     return jnp.mean(kept.reshape(*kept.shape[:-1], num_draws, count), axis=-2)
-
-
-def main(
-    values: flags.FlagValues,
-    run: Callable[[Any, Sequence[str]], None],
-    argv: Sequence[str],
-    doc: str | None,
-) -> int:
-    """Parses the flags of a study of a saved run and runs it; returns the exit code."""
-    study = functools.partial(run, values)
-    return cli.run_with(study, values, argv, doc or "", positional="a run directory")
 
 
 def check_fixed(before: qusac.Config, after: qusac.Config, names: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from experiments import evaluation
+from experiments import cli, evaluation
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen
 from qusac_jax import environments, qusac
@@ -199,7 +199,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and prints the table; returns the exit code."""
-    return frozen.main(make_flags(), run, argv, __doc__)
+    return cli.run_with(run, make_flags(), argv, __doc__, positional="a run directory")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import numpy as np
 import scipy.stats
 from absl import flags
 
+from experiments import cli
 from experiments.saved_run import SavedRun
 from experiments.studies import frozen
 from qusac_jax import qusac
@@ -229,7 +230,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and prints the table; returns the exit code."""
-    return frozen.main(make_flags(), run, argv, __doc__)
+    return cli.run_with(run, make_flags(), argv, __doc__, positional="a run directory")
 
 
 if __name__ == "__main__":

@@ -126,48 +126,48 @@ def measure(
         }
 
 
+def run(options: Any) -> None:
+    """Measures as the flags say and prints the table."""
+    name, rng = options.env, np.random.default_rng(0)
+    preset = presets.get("qusac")
+    configs = [
+        dataclasses.replace(
+            preset,
+            dynamics=dataclasses.replace(
+                preset.dynamics,
+                hidden=(options.width,) * 3,
+                nll_beta=beta,
+                ema_decay=decay,
+            ),
+            batch_size=128,
+            replay_capacity=options.data + options.rewarded,
+            warmup_steps=options.data,
+        )
+        for beta, decay in itertools.product(options.nll_beta, options.ema_decay)
+    ]
+    env = environments.make(name, seed=1)
+    common = collect(env, options.data, rng)
+    rare = upright(env, name, options.rewarded, rng)
+    near, data = upright(env, name, 500, rng), collect(env, 3_000, rng)
+    # Mixed, or the held-out slots would hold none or all of the rewarded ones.
+    order = rng.permutation(options.data + options.rewarded)
+    train = jax.tree.map(lambda a, b: np.concatenate([a, b])[order], common, rare)
+    rewarded = int(np.sum(common.reward > diagnostics.REWARD_THRESHOLD))
+    print(f"{name}: {options.rewarded} transitions set upright, {rewarded} found by chance\n")
+    measured = ["reward", "upright error", "data error", "deviation"]
+    print(markdown.head(["nll_beta", "ema", "fit", "epochs", *measured]))
+    task = environments.spec(name).task()
+    for config in configs:
+        for i, row in enumerate(measure(config, task, train, near, data, options.fits), 1):
+            fit = config.dynamics
+            cells = (f"{row[name]:.{2 if name == 'reward' else 4}f}" for name in measured)
+            settings = (fit.nll_beta, fit.ema_decay, i, row["epochs"])
+            print(markdown.row((*settings, *cells)), flush=True)
+
+
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and prints the table; returns the exit code."""
-    options = make_flags()
-
-    def run() -> None:
-        name, rng = options.env, np.random.default_rng(0)
-        preset = presets.get("qusac")
-        configs = [
-            dataclasses.replace(
-                preset,
-                dynamics=dataclasses.replace(
-                    preset.dynamics,
-                    hidden=(options.width,) * 3,
-                    nll_beta=beta,
-                    ema_decay=decay,
-                ),
-                batch_size=128,
-                replay_capacity=options.data + options.rewarded,
-                warmup_steps=options.data,
-            )
-            for beta, decay in itertools.product(options.nll_beta, options.ema_decay)
-        ]
-        env = environments.make(name, seed=1)
-        common = collect(env, options.data, rng)
-        rare = upright(env, name, options.rewarded, rng)
-        near, data = upright(env, name, 500, rng), collect(env, 3_000, rng)
-        # Mixed, or the held-out slots would hold none or all of the rewarded ones.
-        order = rng.permutation(options.data + options.rewarded)
-        train = jax.tree.map(lambda a, b: np.concatenate([a, b])[order], common, rare)
-        rewarded = int(np.sum(common.reward > diagnostics.REWARD_THRESHOLD))
-        print(f"{name}: {options.rewarded} transitions set upright, {rewarded} found by chance\n")
-        measured = ["reward", "upright error", "data error", "deviation"]
-        print(markdown.head(["nll_beta", "ema", "fit", "epochs", *measured]))
-        task = environments.spec(name).task()
-        for config in configs:
-            for i, row in enumerate(measure(config, task, train, near, data, options.fits), 1):
-                fit = config.dynamics
-                cells = (f"{row[name]:.{2 if name == 'reward' else 4}f}" for name in measured)
-                settings = (fit.nll_beta, fit.ema_decay, i, row["epochs"])
-                print(markdown.row((*settings, *cells)), flush=True)
-
-    return cli.run_with(run, options, argv, __doc__ or "")
+    return cli.run_with(run, make_flags(), argv, __doc__)
 
 
 if __name__ == "__main__":

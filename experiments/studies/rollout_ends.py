@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 from absl import flags
 
+from experiments import cli
 from experiments.studies import frozen, frozen_data
 from qusac_jax import qusac
 from qusac_jax.qusac import losses, networks
@@ -175,7 +176,7 @@ def run(options: Any, paths: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and prints the table; returns the exit code."""
-    return frozen.main(make_flags(), run, argv, __doc__)
+    return cli.run_with(run, make_flags(), argv, __doc__, positional="a run directory")
 
 
 if __name__ == "__main__":

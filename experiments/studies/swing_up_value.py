@@ -174,34 +174,34 @@ def solve(pendulum: Pendulum, grid: Grid, discount: float, action_cost: float) -
     )
 
 
+def run(options: Any) -> None:
+    """Measures as the flags say and prints the table."""
+    for name in ("discount", "action_cost"):  # the bounds of a flag let NaN through
+        values = getattr(options, name)
+        if not np.all(np.isfinite(values)):
+            raise ValueError(f"{name} must be finite, got {values}; leave that one out")
+    pendulum = identify()
+    grid = make_grid(pendulum, options.points)
+    columns = ["discount", "action cost", "hanging", "standing", "earned", "return"]
+    print(markdown.head([*columns, "first reward"]))
+    for discount, action_cost in itertools.product(options.discount, options.action_cost):
+        found = solve(pendulum, grid, discount, action_cost)
+        first = "never" if found.first is None else str(found.first)
+        cells = (
+            f"{discount:g}",
+            f"{action_cost:g}",
+            f"{found.bottom:.2f}",
+            f"{found.top:.1f}",
+            f"{found.earned:.2f}",
+            f"{found.task_return:.0f}",
+            first,
+        )
+        print(markdown.row(cells), flush=True)
+
+
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and prints the table; returns the exit code."""
-    options = make_flags()
-
-    def run() -> None:
-        for name in ("discount", "action_cost"):  # the bounds of a flag let NaN through
-            values = getattr(options, name)
-            if not np.all(np.isfinite(values)):
-                raise ValueError(f"{name} must be finite, got {values}; leave that one out")
-        pendulum = identify()
-        grid = make_grid(pendulum, options.points)
-        columns = ["discount", "action cost", "hanging", "standing", "earned", "return"]
-        print(markdown.head([*columns, "first reward"]))
-        for discount, action_cost in itertools.product(options.discount, options.action_cost):
-            found = solve(pendulum, grid, discount, action_cost)
-            first = "never" if found.first is None else str(found.first)
-            cells = (
-                f"{discount:g}",
-                f"{action_cost:g}",
-                f"{found.bottom:.2f}",
-                f"{found.top:.1f}",
-                f"{found.earned:.2f}",
-                f"{found.task_return:.0f}",
-                first,
-            )
-            print(markdown.row(cells), flush=True)
-
-    return cli.run_with(run, options, argv, __doc__ or "")
+    return cli.run_with(run, make_flags(), argv, __doc__)
 
 
 if __name__ == "__main__":

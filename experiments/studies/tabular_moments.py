@@ -113,8 +113,7 @@ def _draw(errors: np.ndarray, path: pathlib.Path) -> pathlib.Path:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and runs; returns the exit code."""
-    options = make_flags()
-    return cli.run_with(lambda: run(options), options, argv, __doc__ or "")
+    return cli.run_with(run, make_flags(), argv, __doc__)
 
 
 if __name__ == "__main__":

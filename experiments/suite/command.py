@@ -157,6 +157,4 @@ def _slurm_parameters(texts: Sequence[str]) -> dict[str, Any]:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and runs the suite; returns the exit code."""
-    options = make_flags()
-    work = lambda passed_on: run(options, passed_on)
-    return cli.run_with(work, options, argv, __doc__ or "", pass_on=True)
+    return cli.run_with(run, make_flags(), argv, __doc__, pass_on=True)

@@ -297,5 +297,4 @@ def run(options) -> int:
 
 def main(argv: Sequence[str] = sys.argv) -> int:
     """Parses flags and runs; returns the exit code."""
-    options = make_flags()
-    return cli.run_with(lambda: run(options), options, argv, __doc__ or "")
+    return cli.run_with(run, make_flags(), argv, __doc__)

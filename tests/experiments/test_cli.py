@@ -42,7 +42,7 @@ def run(*arguments: str, base: Outer | None = None, **options: Any):
     flags.DEFINE_integer("num_steps", 5, "Steps.", flag_values=values)
     config_flags.define_config(values, "config", Outer(), "hyperparameters")
 
-    def main(*positional: list[str]) -> None:
+    def main(_: flags.FlagValues, *positional: list[str]) -> None:
         given = config_flags.given_fields(values, "config")
         seen.extend([config_file.replaced(base or Outer(), given), *positional])
 
@@ -145,18 +145,18 @@ def test_libraries_log_errors_only_unless_asked():
     ("raised", "code"), [(OSError("full"), 2), (KeyboardInterrupt(), 128 + signal.SIGINT)]
 )
 def test_exit_codes(raised, code, capsys):
-    def main():
+    def main(_):
         raise raised
 
     assert cli.run_with(main, flags.FlagValues(), ["program"], "") == code
     assert capsys.readouterr().err.count("\n") == 1
-    assert cli.run_with(lambda: 7, flags.FlagValues(), ["program"], "") == 7
+    assert cli.run_with(lambda _: 7, flags.FlagValues(), ["program"], "") == 7
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize(("code", "flush"), [(0, False), (1, False), (0, True)])
 def test_what_cannot_be_printed_is_a_mistake_if_nothing_else_was(code, flush, monkeypatch, capsys):
-    def main():
+    def main(_):
         print("a table", flush=flush)
         return code
 

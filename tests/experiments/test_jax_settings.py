@@ -25,7 +25,7 @@ from absl import flags
 from experiments import cli, jax_settings
 values = flags.FlagValues()
 jax_settings.define_flags(values)
-work = lambda: print(jax.jit(lambda x: x @ x.T)(jax.numpy.arange(6.0).reshape(2, 3)).tolist())
+work = lambda _: print(jax.jit(lambda x: x @ x.T)(jax.numpy.arange(6.0).reshape(2, 3)).tolist())
 sys.exit(cli.run_with(work, values, sys.argv, ""))
 """
 
