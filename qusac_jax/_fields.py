@@ -7,7 +7,7 @@ A configuration declares each field as `name: type = checked(default, check)` an
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from qusac_jax._messages import did_you_mean
@@ -35,9 +35,9 @@ def check_fields(config: Any) -> None:
             raise ValueError(f"{field.name} must {check.requirement}, got {value!r}{remedy}")
 
 
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     """Raises `ValueError` unless `value` is one of the choices; suggests the nearest."""
-    if value not in choices:
+    if value not in tuple(choices):  # of a mapping, too, whatever the value is
         raise ValueError(
             f"{name} {value!r} is unknown{did_you_mean(value, choices)}; choose from "
             f"{', '.join(choices)}"

@@ -18,8 +18,9 @@ from experiments.benchmark.jobs import Case, Job, Measurement, Setting
 from experiments.benchmark.measure import Work
 from qusac_jax import environments
 from qusac_jax.qusac import agent, presets, replay
-from qusac_jax.qusac.config import METHODS, Config
+from qusac_jax.qusac.config import Config
 from qusac_jax.qusac.state import rollouts_size
+from qusac_jax.qusac.uncertainty import METHODS
 from qusac_jax.task import Task
 
 NAMES = (*METHODS, *presets.PRESETS)

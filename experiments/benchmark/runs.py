@@ -22,7 +22,7 @@ from experiments.benchmark.loops import tasks_on_device_and_host
 from experiments.benchmark.measure import Timing
 from qusac_jax import environments
 from qusac_jax.environments.functional import is_functional
-from qusac_jax.qusac.config import METHODS
+from qusac_jax.qusac.uncertainty import METHODS
 
 _WARM_RUNS = {False: 2, True: 1}  # by whether the table is quick
 _WARMUP = 100

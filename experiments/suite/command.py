@@ -22,8 +22,8 @@ from absl import flags
 from experiments import cli, files, interrupts, own_cores, path_flag
 from experiments.suite import launching, planning, queue, report, unfinished_runs
 from qusac_jax.environments import PAPER_TASKS
-from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS
+from qusac_jax.qusac.uncertainty import METHODS
 
 _MANY = 1_000  # jobs on a cluster, which has a limit of its own
 _LOCAL_JOBS = 2

@@ -17,8 +17,8 @@ from experiments.training import program, run_flags
 from qusac_jax import _fields, environments
 from qusac_jax.checkpoint import Checkpointer
 from qusac_jax.qusac import own_functions, uncertainty
-from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS
+from qusac_jax.qusac.uncertainty import METHODS
 
 _PAPER = "paper"  # a value of --tasks
 # Flags of a run that the suite says itself, and which of its own flags to use in their place.
@@ -180,7 +180,7 @@ def _algorithms(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     for name in names:
         preset, colon, method = name.partition(":")
         if colon and (preset in PRESETS or method in (*METHODS, *PRESETS)):
-            _fields.check_choice("methods: the preset", preset, tuple(PRESETS))
+            _fields.check_choice("methods: the preset", preset, PRESETS)
             uncertainty.find(method, "methods: the method")
             flags[name] = (f"--preset={preset}", f"--method={method}")
         elif name in PRESETS:

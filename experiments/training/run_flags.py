@@ -15,8 +15,8 @@ from experiments import (
     path_flag,
 )
 from qusac_jax import environments, qusac
-from qusac_jax.qusac.config import METHODS
 from qusac_jax.qusac.presets import PRESETS, SIZES
+from qusac_jax.qusac.uncertainty import METHODS
 
 LEARNED = "learned"  # a value of --termination
 _ABOUT_CONFIG = "hyperparameters; the defaults shown are those of the preset 'qusac', {where}"

@@ -14,11 +14,6 @@ InputScale = Literal["no", "deviation", "range"]
 StopRule = Literal["target", "mean"]
 RolloutStarts = Literal["uniform", "values"]
 
-METHODS: tuple[str, ...] = tuple(uncertainty.METHODS)
-CRITIC_DATA: tuple[str, ...] = get_args(CriticData)
-INPUT_SCALES: tuple[str, ...] = get_args(InputScale)
-STOP_RULES: tuple[str, ...] = get_args(StopRule)
-ROLLOUT_STARTS: tuple[str, ...] = get_args(RolloutStarts)
 # The first fit sees one transition fewer than the warm-up has steps, and holds the first of them
 # out.
 LEAST_WARMUP = 3
@@ -87,8 +82,8 @@ class DynamicsConfig:
 
     def __post_init__(self) -> None:
         """Checks every field."""
-        _fields.check_choice("normalize_inputs", self.normalize_inputs, INPUT_SCALES)
-        _fields.check_choice("stop_rule", self.stop_rule, STOP_RULES)
+        _fields.check_choice("normalize_inputs", self.normalize_inputs, get_args(InputScale))
+        _fields.check_choice("stop_rule", self.stop_rule, get_args(StopRule))
         _fields.check_fields(self)
 
 
@@ -193,8 +188,8 @@ class Config:
     def __post_init__(self) -> None:
         """Checks every field and what must go together."""
         uncertainty.find(self.method)
-        _fields.check_choice("critic_data", self.critic_data, CRITIC_DATA)
-        _fields.check_choice("rollout_starts", self.rollout_starts, ROLLOUT_STARTS)
+        _fields.check_choice("critic_data", self.critic_data, get_args(CriticData))
+        _fields.check_choice("rollout_starts", self.rollout_starts, get_args(RolloutStarts))
         _fields.check_fields(self)
         if not isinstance(self.dynamics, DynamicsConfig):
             raise ValueError(f"dynamics must be a DynamicsConfig, got {self.dynamics!r}")

@@ -120,7 +120,7 @@ def get(name: str, size: str = "paper", *, is_offline: bool = False) -> Config:
     Raises:
         ValueError: if there is no such preset or size.
     """
-    _fields.check_choice("preset", name, tuple(PRESETS))
+    _fields.check_choice("preset", name, PRESETS)
     _fields.check_choice("size", size, SIZES)
     config = offline(PRESETS[name]) if is_offline else PRESETS[name]
     return config if size == "paper" else small(config, is_offline=is_offline)

@@ -22,7 +22,8 @@ from qusac_jax.qusac import (
     schedule,
 )
 from qusac_jax.qusac import state as state_lib
-from qusac_jax.qusac.config import METHODS, Config
+from qusac_jax.qusac.config import Config
+from qusac_jax.qusac.uncertainty import METHODS
 from qusac_jax.task import Task, Transition
 from tests.networks import constant
 from tests.sizes import small

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from qusac_jax.qusac import dynamics_network, presets
-from qusac_jax.qusac.config import METHODS, Config, DynamicsConfig
+from qusac_jax.qusac.config import Config, DynamicsConfig
 from qusac_jax.qusac.state import model_capacity
+from qusac_jax.qusac.uncertainty import METHODS
 
 
 @pytest.mark.parametrize(
