@@ -69,7 +69,7 @@ def find(
     Raises:
         ValueError: if there is none.
     """
-    if ":" in str(name):
+    if isinstance(name, str) and ":" in name:
         return import_named(name, what, form="MODULE:NAME", kind=kind, is_one=is_one)
     check_choice(what, name, (*known, "MODULE:NAME"))
     return known[name]
