@@ -62,14 +62,14 @@ def draw_curves(
     height = 2.9 * num_rows + 0.5 + 0.16 * lines_spelled / max(1, width // 6)
     figure = Figure((width, height), layout="constrained")
     panels = list(figure.subplots(num_rows, num_columns, squeeze=False).flat)
-    for panel, (env, per_env) in zip(panels, summaries.items(), strict=False):
-        _draw_panel(panel, env, per_env, styles, x)
-        _draw_published(panel, published.get(env, ()), max(s.x[-1] for s in per_env))
+    for panel, (task, per_env) in zip(panels, summaries.items(), strict=False):
+        _draw_panel(panel, task, per_env, styles, x)
+        _draw_published(panel, published.get(task, ()), max(s.x[-1] for s in per_env))
     for panel in panels[len(summaries) :]:
         panel.set_visible(False)
     for panel in panels[::num_columns]:
         panel.set_ylabel(style.text(y.replace("_", " ")))
-    drawn = [styles[s.env, s.label] for per_env in summaries.values() for s in per_env]
+    drawn = [styles[s.task, s.label] for per_env in summaries.values() for s in per_env]
     colors = {curve_style.name: curve_style.color for curve_style in sorted(drawn)}
     methods = [style.line_sample(style.text(name), color=colors[name]) for name in colors]
     dotted = style.published_samples(c.name for theirs in published.values() for c in theirs)
@@ -118,7 +118,7 @@ def curve_styles(
 
     def differences() -> dict[tuple[str, str], tuple[str, ...]]:
         return {
-            (curve.env, curve.label): tuple(
+            (curve.task, curve.label): tuple(
                 word for name, word in described(curve).items() if word != commonest[name]
             )
             for curve in curves
@@ -126,18 +126,18 @@ def curve_styles(
 
     special = differences()
     if () not in special.values():  # what is commonest one by one, no run has together
-        nearest = min(curves, key=lambda curve: len(special[curve.env, curve.label]))
+        nearest = min(curves, key=lambda curve: len(special[curve.task, curve.label]))
         commonest |= described(nearest)
         special = differences()
-    num_runs = collections.Counter(special[curve.env, curve.label] for curve in curves)
+    num_runs = collections.Counter(special[curve.task, curve.label] for curve in curves)
     num_runs[()] = len(curves)
     ordered = sorted(num_runs, key=lambda key: (-num_runs[key], key))
     styles = {}
     for curve in curves:
-        place = ordered.index(special[curve.env, curve.label])
+        place = ordered.index(special[curve.task, curve.label])
         line = style.LINES[place % len(style.LINES)]
         color = colors[curve.name]
-        styles[curve.env, curve.label] = CurveStyle(curve.name, color, style.letter(place), line)
+        styles[curve.task, curve.label] = CurveStyle(curve.name, color, style.letter(place), line)
     if not names:
         return styles, {}
     spelled = [list(commonest.values()), *([f"a, but {w[0]}", *w[1:]] for w in ordered[1:])]
@@ -164,13 +164,13 @@ def _summaries(
     """By task; what cannot be averaged is left out with a warning."""
     summaries: dict[str, list[results.Summary]] = {}
     problems = []
-    for env, by_label in grouped.items():
+    for task, by_label in grouped.items():
         for curves in by_label.values():
             try:
-                summaries.setdefault(env, []).append(results.summarize(curves))
+                summaries.setdefault(task, []).append(results.summarize(curves))
             except ValueError as error:
                 problems.append(str(error))
-    summaries = {env: per_env for env, per_env in summaries.items() if per_env}
+    summaries = {task: per_env for task, per_env in summaries.items() if per_env}
     if not summaries:
         raise ValueError("; ".join(problems))
     for problem in problems:
@@ -180,14 +180,14 @@ def _summaries(
 
 def _draw_panel(
     panel: Axes,
-    env: str,
+    task: str,
     summaries: list[results.Summary],
     styles: dict[tuple[str, str], CurveStyle],
     x: str,
 ) -> None:
-    settings = {styles[summary.env, summary.label].letter for summary in summaries}
+    settings = {styles[summary.task, summary.label].letter for summary in summaries}
     for summary in summaries:
-        curve_style = styles[summary.env, summary.label]
+        curve_style = styles[summary.task, summary.label]
         marker = "o" if len(summary.x) == 1 else None
         panel.plot(
             summary.x,
@@ -214,7 +214,7 @@ def _draw_panel(
             )
     counts = sorted({summary.num_seeds for summary in summaries})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    panel.set_title(f"{style.text(env)} ({seeds} seed{'s' if seeds != '1' else ''})")
+    panel.set_title(f"{style.text(task)} ({seeds} seed{'s' if seeds != '1' else ''})")
     panel.set_xlabel(style.text(x.replace("_", " ")))
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
 

@@ -7,8 +7,8 @@
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import flags
@@ -25,6 +25,15 @@ _UNUSED = {
     "warmup_steps": "offline there are no steps in the environment",
     "updates_per_step": "offline a step is an update",
 }
+
+
+class Prepared(NamedTuple):
+    """What a run learns from, with what, and where it is evaluated: all checked."""
+
+    dataset: datasets.Dataset
+    spec: environments.Spec  # of the environment to evaluate in
+    config: qusac.Config
+    about: dict[str, Any]  # further values that define the run, JSON-compatible
 
 
 def make_flags() -> flags.FlagValues:
@@ -72,6 +81,35 @@ def make_flags() -> flags.FlagValues:
 
 def run(options: Any) -> int | None:
     """Trains as the flags say, and says where the results are; returns the exit code."""
+    cli.select_device(options.device)  # before an environment on the device makes arrays
+    prepared = prepare(options)
+
+    def make(setup: Setup) -> OfflineRun:
+        _tell(prepared.dataset, prepared.spec)
+        return OfflineRun(setup, dataset=prepared.dataset, dynamics=options.dynamics)
+
+    return program.train(
+        options,
+        prepared.spec,
+        prepared.config,
+        make,
+        stops_within=f", after a compilation, up to {prepared.config.fit_every} updates or a fit "
+        "of the dynamics",
+        is_offline=True,
+        **prepared.about,
+    )
+
+
+def prepare(options: Any, load: Callable[..., datasets.Dataset] = datasets.load) -> Prepared:
+    """What the flags ask for.
+
+    Args:
+        options: the flags.
+        load: in place of `datasets.load`, with the same arguments.
+
+    Raises:
+        ValueError: for anything that would end the run at its start.
+    """
     if not options.dataset:
         raise ValueError(
             "dataset is missing: pass --dataset=ID or --dataset=FILE; "
@@ -80,9 +118,8 @@ def run(options: Any) -> int | None:
     _check_used(options)
     config = run_flags.read_config(options, is_offline=True)
     _check_multiples(options, config)
-    cli.select_device(options.device)  # before an environment on the device makes arrays
     _check_dynamics(options, config)
-    dataset = datasets.load(options.dataset, action_bounds=_action_bounds(options))
+    dataset = load(options.dataset, action_bounds=_action_bounds(options))
     _check_known(dataset, config)
     _check_ends(dataset, config)
     env = _env(options, dataset)
@@ -97,22 +134,7 @@ def run(options: Any) -> int | None:
     # config.json has the run's own action cost already. Recorded here as well, it would make older
     # runs, whose config.json lacks it, differ, so that they could not be continued.
     del about["action_cost"]
-
-    def make(setup: Setup) -> OfflineRun:
-        _tell(dataset, spec)
-        return OfflineRun(setup, dataset=dataset, dynamics=options.dynamics)
-
-    return program.train(
-        options,
-        spec,
-        config,
-        make,
-        stops_within=f", after a compilation, up to {config.fit_every} updates or a fit of the "
-        "dynamics",
-        is_offline=True,
-        dataset=about,
-        dynamics=options.dynamics,
-    )
+    return Prepared(dataset, spec, config, {"dataset": about, "dynamics": options.dynamics})
 
 
 def _check_dynamics(options: Any, config: qusac.Config) -> None:

@@ -2,12 +2,12 @@
 
     python -m experiments.plot runs/* [--output=DIR] [--x=step] [--y=eval_return] [--smooth=k]
 
-Runs are grouped by task and by method (the preset where it is not `qusac`). One panel per task
-shows the mean and the standard error over seeds: colors are methods, lines are settings. Where
-several tasks are there, a second figure shows the median and the interquartile mean of the final
-returns over tasks, with 95 % stratified bootstrap intervals (rliable). For that figure the returns
-of control suite tasks are divided by 1000, those of other tasks mapped to [0, 1] between the worst
-and the best run that was read.
+Runs are grouped by task, which offline is the dataset, and by method (the preset where it is not
+`qusac`). One panel per task shows the mean and the standard error over seeds: colors are methods,
+lines are settings. Where several tasks are there, a second figure shows the median and the
+interquartile mean of the final returns over tasks, with 95 % stratified bootstrap intervals
+(rliable). For that figure the returns of control suite tasks are divided by 1000, those of other
+tasks mapped to [0, 1] between the worst and the best run that was read.
 
 Writes learning_curves.png and .csv, aggregate.png and .csv, and prints a table.
 """
@@ -48,9 +48,9 @@ def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:
     summaries = figures.draw_curves(curves, output / "learning_curves.png", x=x, y=y)
     files.write_csv(
         output / "learning_curves.csv",
-        ("env", "method", "num_seeds", x, "mean", "standard_error"),
+        ("task", "method", "num_seeds", x, "mean", "standard_error"),
         [
-            (s.env, s.label, s.num_seeds, *point)
+            (s.task, s.label, s.num_seeds, *point)
             for s in summaries
             for point in zip(s.x, s.mean, s.standard_error, strict=True)
         ],
@@ -73,11 +73,11 @@ def run(options: flags.FlagValues, run_directories: Sequence[str]) -> None:
 
 
 def _warn_of_other_steps(grouped: dict[str, dict[str, list[Curve]]]) -> None:
-    for env, by_label in grouped.items():
+    for task, by_label in grouped.items():
         steps = sorted({curve.final_step for curves in by_label.values() for curve in curves})
         if len(steps) > 1:
             files.warn(
-                f"runs: those of {env} end at {steps[0]} to {steps[-1]} steps, and the aggregate "
+                f"runs: those of {task} end at {steps[0]} to {steps[-1]} steps, and the aggregate "
                 "compares their ends; `experiments.suite --report` compares at the same step"
             )
 
@@ -90,15 +90,15 @@ def table(grouped: dict[str, dict[str, list[Curve]]], y: str = "eval_return") ->
         y: what is drawn; if it is no return, its last values, smoothed as drawn, have a column.
     """
     is_more = y not in ("eval_return", "eval_task_return")
-    columns = ["env", "method", "seeds", "steps", "final return", "without action cost"]
-    lines = [markdown.head(columns + [plain(y)] * is_more, texts=("env", "method"))]
-    for env, by_label in grouped.items():
+    columns = ["task", "method", "seeds", "steps", "final return", "without action cost"]
+    lines = [markdown.head(columns + [plain(y)] * is_more, texts=("task", "method"))]
+    for task, by_label in grouped.items():
         for label, curves in by_label.items():
             ends = sorted({curve.final_step for curve in curves})
             steps = f"{ends[0]}" if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
             with_cost = _mean_and_error([curve.final_return for curve in curves])
             without = _mean_and_error([curve.final_task_return for curve in curves])
-            cells = [env, label, len(curves), steps, with_cost, without]
+            cells = [task, label, len(curves), steps, with_cost, without]
             cells += [_mean_and_error([curve.final_y for curve in curves])] * is_more
             lines.append(markdown.row(cells))
     return "\n".join(lines)

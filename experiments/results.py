@@ -22,7 +22,7 @@ _RESAMPLES = 2_000  # of the bootstrap, stratified by task
 class Summary(NamedTuple):
     """Mean and standard error over seeds of one task and method."""
 
-    env: str
+    task: str
     label: str
     num_seeds: int
     x: np.ndarray  # [T] the part of the x axis that all seeds have reached
@@ -48,8 +48,8 @@ class Aggregate(NamedTuple):
 def group(curves: Iterable[Curve]) -> dict[str, dict[str, list[Curve]]]:
     """Curves by task, and within a task by label; both in alphabetical order."""
     grouped: dict[str, dict[str, list[Curve]]] = {}
-    for curve in sorted(curves, key=lambda c: (c.env, c.label, str(c.run), c.seed)):
-        grouped.setdefault(curve.env, {}).setdefault(curve.label, []).append(curve)
+    for curve in sorted(curves, key=lambda c: (c.task, c.label, str(c.run), c.seed)):
+        grouped.setdefault(curve.task, {}).setdefault(curve.label, []).append(curve)
     return grouped
 
 
@@ -67,7 +67,7 @@ def summarize(curves: Sequence[Curve]) -> Summary:
     if start > end:
         ranges = (f"seed {c.seed} from {c.x[0]:g} to {c.x[-1]:g}" for c in curves)
         raise ValueError(
-            f"runs: the seeds of {curves[0].env} {curves[0].label} have no part of the x axis in "
+            f"runs: the seeds of {curves[0].task} {curves[0].label} have no part of the x axis in "
             f"common ({', '.join(ranges)}); plot them apart"
         )
     union = np.unique(np.concatenate([curve.x for curve in curves]))
@@ -75,7 +75,7 @@ def summarize(curves: Sequence[Curve]) -> Summary:
     values = np.stack([np.interp(x, curve.x, curve.y) for curve in curves])
     num_seeds = len(curves)
     return Summary(
-        curves[0].env, curves[0].label, num_seeds, x, values.mean(0), standard_error(values)
+        curves[0].task, curves[0].label, num_seeds, x, values.mean(0), standard_error(values)
     )
 
 
@@ -99,6 +99,8 @@ def half_interval(values: np.ndarray) -> float:
 def normalized_final_returns(
     grouped: dict[str, dict[str, list[Curve]]],
     final: Callable[[Curve], float] = lambda curve: curve.final_return,
+    *,
+    is_score: bool = False,
 ) -> dict[str, np.ndarray]:
     """Final returns as scores that can be compared between tasks.
 
@@ -111,6 +113,7 @@ def normalized_final_returns(
     Args:
         grouped: as `group` gives them.
         final: the return of a seed that counts.
+        is_score: whether `final` is a normalized score, which stays as it is.
 
     Returns:
         For each label the scores `[R, tasks]`; empty if the methods share no task.
@@ -124,16 +127,12 @@ def normalized_final_returns(
         )
     scores = {}
     for label in labels:
-        num_seeds = min(len(grouped[env][label]) for env in shared)
-        scores[label] = np.stack(
-            [
-                _normalize(env, grouped[env], final)(
-                    np.array([final(curve) for curve in grouped[env][label][:num_seeds]])
-                )
-                for env in shared
-            ],
-            axis=1,
-        )
+        num_seeds = min(len(grouped[task][label]) for task in shared)
+        by_task = []
+        for task in shared:
+            finals = np.array([final(curve) for curve in grouped[task][label][:num_seeds]])
+            by_task.append(finals if is_score else _normalize(grouped[task], final)(finals))
+        scores[label] = np.stack(by_task, axis=1)
     return scores
 
 
@@ -146,7 +145,7 @@ def shared_tasks(
     """
     num_tasks = collections.Counter(label for by_label in grouped.values() for label in by_label)
     labels, left_out = sorted(num_tasks), []
-    with_all = lambda: [env for env in grouped if grouped[env].keys() >= set(labels)]
+    with_all = lambda: [task for task in grouped if grouped[task].keys() >= set(labels)]
     while labels and not with_all():
         fewest = min(num_tasks[label] for label in labels)
         left_out += [label for label in labels if num_tasks[label] == fewest]
@@ -212,8 +211,8 @@ def is_suite_task(env: str) -> bool:
     )
 
 
-def _normalize(env: str, by_label: dict[str, list[Curve]], final: Callable[[Curve], float]):
-    if is_suite_task(env):
+def _normalize(by_label: dict[str, list[Curve]], final: Callable[[Curve], float]):
+    if is_suite_task(next(iter(by_label.values()))[0].env):
         return lambda returns: returns / SUITE_MAX_RETURN
     finals = [final(curve) for curves in by_label.values() for curve in curves]
     low, spread = min(finals), max(finals) - min(finals)

@@ -27,6 +27,7 @@ class NoCurveError(ValueError):
 class Curve(NamedTuple):
     """The evaluations of one seed of one run."""
 
+    task: str  # what runs are compared on: the environment, or the dataset of an offline run
     env: str
     label: str  # name, and the settings that tell it from others of that name on the same task
     run: pathlib.Path
@@ -39,6 +40,11 @@ class Curve(NamedTuple):
     final_y: float  # y of that evaluation, the last one that has a y
     name: str  # preset, or method where the preset is qusac
     settings: dict[str, Any]  # all that makes runs of one task and name different things
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether it learned from a dataset alone."""
+        return "dataset" in self.settings
 
     @property
     def action_cost(self) -> float:
@@ -91,7 +97,7 @@ def read_runs(
     for problem in problems:
         warn(problem)
     for env in sorted({curve.env for curve in curves}):
-        kinds = {"dataset" in curve.settings for curve in curves if curve.env == env}
+        kinds = {curve.is_offline for curve in curves if curve.env == env}
         if x == "step" and len(kinds) > 1:
             warn(
                 f"runs: of {env} some are offline, whose steps are gradient updates, and some "
@@ -105,7 +111,7 @@ def by_kind(curves: Iterable[Curve]) -> dict[tuple[str, str], list[Curve]]:
     """Curves of one task and name together, in the order that they are in."""
     kinds: dict[tuple[str, str], list[Curve]] = {}
     for curve in curves:
-        kinds.setdefault((curve.env, curve.name), []).append(curve)
+        kinds.setdefault((curve.task, curve.name), []).append(curve)
     return kinds
 
 
@@ -128,7 +134,7 @@ def labels(curves: Sequence[Curve], *, besides: Collection[str] = ()) -> list[st
         " ".join(
             [
                 curve.name,
-                *run_settings.describe(curve.settings, differences[curve.env, curve.name]),
+                *run_settings.describe(curve.settings, differences[curve.task, curve.name]),
             ]
         )
         for curve in curves
@@ -197,6 +203,7 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
         positions, from_end = np.unique(columns[x][rows][::-1], return_index=True)
         curves.append(
             Curve(
+                task=_task(config),
                 env=plain(config["env"]),
                 label=name,
                 run=path,
@@ -212,6 +219,13 @@ def _read_run(path: pathlib.Path, x: str, y: str, smooth: int) -> list[Curve]:
             )
         )
     return curves
+
+
+def _task(config: Mapping[str, Any]) -> str:
+    data = config.get("dataset")
+    if not isinstance(data, dict):
+        return plain(config["env"])
+    return plain(run_settings.dataset_name(str(data.get("dataset"))))
 
 
 def what_is_missing(path: pathlib.Path, columns: Mapping[str, np.ndarray] | None = None) -> str:
@@ -258,7 +272,7 @@ def _last_evaluation(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> int
 def _without_repeats(curves: list[Curve]) -> list[Curve]:
     kept: dict[tuple[str, str, int], Curve] = {}
     for curve in curves:
-        key = (curve.env, curve.label, curve.seed)
+        key = (curve.task, curve.label, curve.seed)
         first = kept.setdefault(key, curve)
         if first is not curve:
             # Of a run and its unfinished copy, the finished one counts.
@@ -267,7 +281,7 @@ def _without_repeats(curves: list[Curve]) -> list[Curve]:
             )
             kept[key] = longer
             warn(
-                f"runs: seed {curve.seed} of {curve.env} {curve.label} is in {longer.run} (step "
+                f"runs: seed {curve.seed} of {curve.task} {curve.label} is in {longer.run} (step "
                 f"{longer.final_step}) and {shorter.run} ({shorter.final_step}); the latter is "
                 "left out"
             )

@@ -32,6 +32,16 @@ def name_of(preset: str, method: str, critic_data: str | None = None) -> str:
     return preset if method == own_method else f"{preset} {method}"
 
 
+def dataset_name(given: str) -> str:
+    """What a dataset is called, wherever it lies.
+
+    Args:
+        given: a Minari id, a folder with such a dataset, or an HDF5 file.
+    """
+    path = pathlib.PurePath(given)
+    return path.stem if path.suffix == ".hdf5" else "/".join(path.parts[-2:])
+
+
 def of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a run's config.json holds, by today's names."""
     inner = config.get("config")
@@ -55,8 +65,9 @@ def of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     data = config.get("dataset")
     fields |= {name: defaults[name] for name in _without_effect(fields, isinstance(data, dict))}
     if isinstance(data, dict):  # two may have the same name, and one may be in two places
-        name = pathlib.PurePath(str(data.get("dataset"))).name
+        name = dataset_name(str(data.get("dataset")))
         others["dataset"] = f"{name} ({str(data.get('sha256'))[:8]})"
+        others["env"] = config.get("env")  # to evaluate in
         bounds = ("action_low", "action_high")
         others |= {f"dataset.{bound}": data.get(bound) for bound in bounds}
     return fields | others

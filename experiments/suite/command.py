@@ -1,8 +1,9 @@
 """Runs a benchmark: `python -m experiments.suite --tasks=paper --methods=upper_bound,mbpo`.
 
 Every combination of task, action cost, method and seeds is a run of `experiments.online` in a
-process of its own, on its share of the cores or as a job of a SLURM cluster. All flags that are not
-listed here are passed on to the runs: --size (default paper), --num_steps (default 500000),
+process of its own, on its share of the cores or as a job of a SLURM cluster. With --datasets in
+place of --tasks, runs are of `experiments.offline`. All flags that are not listed here are passed
+on to the runs: --size (default paper), --num_steps (default 500000, offline 1000000),
 --action_cost, --config.FIELD and the others of `python -m experiments.online --help`.
 Starting again does what is missing. At the end there are figures and a table; --report makes them
 of what is there.
@@ -20,7 +21,8 @@ import jax
 from absl import flags
 
 from experiments import cli, files, interrupts, own_cores, path_flag
-from experiments.suite import launching, planning, queue, report, unfinished_runs
+from experiments.suite import launching, planning, programs, queue, report, unfinished_runs
+from experiments.suite.programs import Program
 from qusac_jax.environments import PAPER_TASKS
 from qusac_jax.qusac.presets import PRESETS
 from qusac_jax.qusac.uncertainty import METHODS
@@ -31,7 +33,17 @@ _DEVICES = pathlib.Path("/dev")
 _OF_SEVERAL = ("setup", "teardown", "srun_args")  # lines or arguments, of which there can be more
 
 # What says which runs there are, and how they are run.
-_OF_RUNS = ("tasks", "methods", "seeds", "action_costs", "num_seeds", "jobs", "launcher", "slurm")
+_OF_RUNS = (
+    "tasks",
+    "datasets",
+    "methods",
+    "seeds",
+    "action_costs",
+    "num_seeds",
+    "jobs",
+    "launcher",
+    "slurm",
+)
 
 
 def make_flags() -> flags.FlagValues:
@@ -41,14 +53,22 @@ def make_flags() -> flags.FlagValues:
     flags.DEFINE_list(
         "tasks",
         [],
-        f"environments; required; paper for the paper's six: {', '.join(PAPER_TASKS)}",
+        f"environments; paper for the paper's six: {', '.join(PAPER_TASKS)}; these or datasets are "
+        "required",
+        **define,
+    )
+    flags.DEFINE_list(
+        "datasets",
+        [],
+        "Minari ids, D4RL HDF5 files or folders of Minari datasets, of offline runs",
         **define,
     )
     flags.DEFINE_list(
         "methods",
-        ["upper_bound", "ensemble_mean", "mbpo", "paper_sac"],
+        None,
         f"methods ({', '.join(METHODS)}, or MODULE:NAME of your own), presets "
-        f"({', '.join(PRESETS)}), or PRESET:METHOD",
+        f"({', '.join(PRESETS)}), or PRESET:METHOD; default {','.join(programs.ONLINE.methods)}, "
+        f"offline {','.join(programs.OFFLINE.methods)}",
         **define,
     )
     flags.DEFINE_list("seeds", ["0-4"], "numbers and ranges", **define)
@@ -94,13 +114,17 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
         if not runs.is_dir():
             raise ValueError(f"workdir {options.workdir!r} holds no suite; name the one of a suite")
         return _report(runs, jobs, workdir, [])
-    if not options.tasks:
-        raise ValueError("tasks is missing: pass --tasks=paper, or names such as pendulum")
+    program = _program(options)
     parameters = _slurm_parameters(options.slurm)
     combinations = planning.Combinations(
-        options.tasks, options.methods, options.seeds, options.action_costs
+        options[program.tasks].value,
+        program.methods if options.methods is None else options.methods,
+        options.seeds,
+        options.action_costs,
     )
-    planned = planning.plan(combinations, options.num_seeds, passed_on, runs, list(options))
+    planned = planning.plan(
+        combinations, options.num_seeds, passed_on, runs, list(options), program
+    )
     for name in ("learning_curves.png", "action_costs.png", "report.md"):
         files.check_writable(workdir / name)
     launcher = launching.Launcher(options.launcher, jobs, parameters)
@@ -112,6 +136,26 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
         number = queue.work(planned, launcher, slots, stopped)
     code = _report(runs, jobs, workdir, planned)
     return code if number is None else 128 + number
+
+
+def _program(options: Any) -> Program:
+    """What the runs are of."""
+    if not (options.tasks or options.datasets):
+        raise ValueError(
+            "tasks is missing: pass --tasks=paper, or names such as pendulum, or --datasets"
+        )
+    if not options.datasets:
+        return programs.ONLINE
+    if options.tasks:
+        raise ValueError(
+            "tasks and datasets: the runs of a suite are online or offline; leave one out"
+        )
+    if options.action_costs:
+        raise ValueError(
+            "action_costs: the rewards of a dataset have the cost that they were recorded with; "
+            "leave it out"
+        )
+    return programs.OFFLINE
 
 
 def _jobs_here(passed_on: Sequence[str]) -> int:

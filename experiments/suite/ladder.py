@@ -34,14 +34,14 @@ def ladders(curves: Sequence[Curve], final: Callable[[Curve], float]) -> Ladders
     returns: dict[str, dict[str, dict[float, list[float]]]] = {}
     labels = run_reader.labels(curves, besides=("action_cost",))
     for curve, label in zip(curves, labels, strict=True):
-        by_cost = returns.setdefault(curve.env, {}).setdefault(label, {})
+        by_cost = returns.setdefault(curve.task, {}).setdefault(label, {})
         by_cost.setdefault(curve.action_cost, []).append(final(curve))
     return {
-        env: {
+        task: {
             name: [_rung(cost, by_cost[cost]) for cost in sorted(by_cost)]
             for name, by_cost in sorted(by_name.items())
         }
-        for env, by_name in sorted(returns.items())
+        for task, by_name in sorted(returns.items())
         if len({cost for by_cost in by_name.values() for cost in by_cost}) > 1
     }
 
@@ -49,14 +49,14 @@ def ladders(curves: Sequence[Curve], final: Callable[[Curve], float]) -> Ladders
 def published(found: Ladders, steps: Mapping[str, float]) -> Ladders:
     """The same tasks and costs as far as they were published, at the steps `[task]`."""
     theirs: Ladders = {}
-    for env, by_name in found.items():
+    for task, by_name in found.items():
         costs = sorted({rung.cost for rungs in by_name.values() for rung in rungs})
         for cost in costs:
-            for curve in published_curves.curves(env, cost):
-                there = curve.at(steps[env])
+            for curve in published_curves.curves(task, cost):
+                there = curve.at(steps[task])
                 rung = Rung(cost, there.mean, there.standard_error)
                 if np.isfinite(rung.mean):
-                    theirs.setdefault(env, {}).setdefault(curve.name, []).append(rung)
+                    theirs.setdefault(task, {}).setdefault(curve.name, []).append(rung)
     return theirs
 
 
@@ -76,7 +76,7 @@ def draw(
     figure = Figure((max(4.0 * len(ours), 5.5), 3.4), layout="constrained")
     panels = figure.subplots(1, len(ours), squeeze=False)[0]
     colors = style.colors(name for by_name in ours.values() for name in by_name)
-    for panel, (env, by_name) in zip(panels, ours.items(), strict=True):
+    for panel, (task, by_name) in zip(panels, ours.items(), strict=True):
         costs = sorted({rung.cost for rungs in by_name.values() for rung in rungs})
         for name, rungs in by_name.items():
             x = [costs.index(rung.cost) for rung in rungs]
@@ -84,12 +84,12 @@ def draw(
             error = np.nan_to_num([rung.standard_error for rung in rungs])
             panel.plot(x, mean, color=colors[name], marker="o", ms=4, lw=1.5)
             panel.fill_between(x, mean - error, mean + error, color=colors[name], alpha=0.15, lw=0)
-        for name, rungs in theirs.get(env, {}).items():
+        for name, rungs in theirs.get(task, {}).items():
             x = [costs.index(rung.cost) for rung in rungs]
             color = style.color(name)
             panel.plot(x, [rung.mean for rung in rungs], ":", color=color, lw=1.1, marker=".")
         panel.set_xticks(range(len(costs)), [f"{cost:g}" for cost in costs])
-        panel.set_title(f"{style.text(env)}, {steps[env]:,.0f} steps")
+        panel.set_title(f"{style.text(task)}, {steps[task]:,.0f} steps")
         panel.set_xlabel("action cost")
     panels[0].set_ylabel(y)
     dotted = style.published_samples(name for by_name in theirs.values() for name in by_name)

@@ -1,8 +1,9 @@
-"""Runs of `experiments.online` as jobs of submitit: here, or on a SLURM cluster.
+"""Runs of the training programs as jobs of submitit: here, or on a SLURM cluster.
 
 This module is imported by every job: it loads JAX only where a run begins.
 """
 
+import importlib
 import itertools
 import os
 import pathlib
@@ -39,24 +40,32 @@ _SAVING = 600  # seconds before the time limit: a fit or an evaluation under way
 _OWN_ERROR = re.compile(r"error: |[\w.]*(Error|Exception)\b")
 # What a program that was killed cannot write itself.
 _ERROR_ABOUT_IT = re.compile(r"(slurmstepd|srun): error: |Fatal Python error: ")
+_ONLINE = "online"
 LAUNCHERS = ("local", "slurm")
 
 
 class TrainingJob:
-    """A run of `experiments.online`, as submitit stores, calls and requeues it.
+    """A run of a training program, as submitit stores, calls and requeues it.
 
     A preempted job saves and is queued again, where it continues from what it has saved.
     """
 
-    def __init__(self, arguments: Sequence[str], visible_devices: str | None = None):
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        visible_devices: str | None = None,
+        program: str = _ONLINE,
+    ):
         """What to call.
 
         Args:
-            arguments: flags of `experiments.online`.
+            arguments: flags of the program.
             visible_devices: CUDA_VISIBLE_DEVICES of a local job.
+            program: its name, `online` or `offline`.
         """
         self._arguments = list(arguments)
         self._visible_devices = visible_devices
+        self._program = program
 
     def __call__(self) -> None:
         """Trains; raises `SystemExit` with the exit code of a run that did not end well."""
@@ -80,9 +89,8 @@ class TrainingJob:
             signal.raise_signal(signal.SIGTERM)  # on which a run saves and ends
 
         signal.signal(number, preempted)
-        from experiments import online
-
-        code = online.main(["online", *self._arguments])
+        program = importlib.import_module(f"experiments.{self._program}")
+        code = program.main([self._program, *self._arguments])
         if is_preempted and code == 128 + signal.SIGTERM:
             requeue(number, None)
         if code:
@@ -123,13 +131,16 @@ class Launcher:
             )
         self._executor()
 
-    def submit(self, name: str, arguments: Sequence[str], cores: Sequence[int]) -> Any:
+    def submit(
+        self, name: str, arguments: Sequence[str], cores: Sequence[int], program: str = _ONLINE
+    ) -> Any:
         """Starts or queues a run.
 
         Args:
             name: of the run.
-            arguments: flags of `experiments.online`.
+            arguments: flags of the program.
             cores: that a local job is bound to; empty for any.
+            program: its name, `online` or `offline`.
 
         Returns:
             submitit's job.
@@ -139,7 +150,7 @@ class Launcher:
         """
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        job = TrainingJob(arguments, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        job = TrainingJob(arguments, os.environ.get("CUDA_VISIBLE_DEVICES"), program)
         try:
             with _inherited(cores if self.is_local else ()):
                 return self._executor(name).submit(job)

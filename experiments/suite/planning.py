@@ -1,6 +1,6 @@
 """Which runs a suite is made of, and whether each of them can begin.
 
-The runs are ordinary ones of `experiments.online`, a directory each.
+The runs are ordinary ones of `experiments.online` or `experiments.offline`, a directory each.
 """
 
 import itertools
@@ -12,32 +12,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments import cli, files, online, run_directory
-from experiments.training import program, run_flags
+from experiments import cli, files, run_directory
+from experiments.suite import programs
+from experiments.suite.programs import Checked, Program
 from qusac_jax import _fields, environments
 from qusac_jax.checkpoint import Checkpointer
-from qusac_jax.qusac import own_functions, uncertainty
+from qusac_jax.qusac import uncertainty
 from qusac_jax.qusac.presets import PRESETS
 from qusac_jax.qusac.uncertainty import METHODS
 
 _PAPER = "paper"  # a value of --tasks
-# Flags of a run that the suite says itself, and which of its own flags to use in their place.
-_OWN = {
-    "env": "--tasks",
-    "method": "--methods",
-    "preset": "--methods",
-    "seed": "--seeds",
-    "workdir": "the suite's own --workdir",
-    "init_from": "experiments.online, a run at a time",
-    "memory": "experiments.online, a run at a time",
-}
 _OWN_COST = {"action_cost": "--action_costs alone"}
 
 
 class Combinations(NamedTuple):
     """The lists of which a suite runs every combination, as the command line gives them."""
 
-    tasks: Sequence[str]  # names of environments, or `paper` for the paper's six
+    tasks: Sequence[str]  # environments, `paper` for the paper's six, or datasets
     methods: Sequence[str]  # names of methods and presets, or PRESET:METHOD
     seeds: Sequence[str]  # numbers and ranges such as `0-4`
     action_costs: Sequence[str] = ()  # numbers; empty for one that all runs have
@@ -48,8 +39,17 @@ class PlannedRun(NamedTuple):
 
     name: str  # TASK[-costRHO]-METHOD-sSEED, of its directory and in all that is printed
     path: pathlib.Path  # its directory
-    arguments: tuple[str, ...]  # of `experiments.online`
+    arguments: tuple[str, ...]  # of `experiments.PROGRAM`
     num_steps: int
+    program: str = programs.ONLINE.name
+    alike: tuple[pathlib.Path, ...] = ()  # directories of runs whose fitted models it may take
+
+    def arguments_now(self) -> tuple[str, ...]:
+        """What to start it with; with the models of another run, if one has fitted them."""
+        if _has_fitted(self.path):
+            return self.arguments
+        fitted = [path for path in self.alike if _has_fitted(path)]
+        return (*self.arguments, *(f"--dynamics={path}" for path in fitted[:1]))
 
     def is_done(self) -> bool:
         """Whether it has made all its steps and written its results."""
@@ -57,6 +57,14 @@ class PlannedRun(NamedTuple):
             return done_steps(self.path) >= self.num_steps
         except ValueError:  # damaged while a suite runs; `plan` refuses what is so before
             return False
+
+
+class _Kind(NamedTuple):
+    """The runs of one combination, but for their seeds."""
+
+    name: str  # of directories, without the seeds
+    arguments: tuple[str, ...]
+    checked: Checked
 
 
 def done_steps(path: pathlib.Path) -> int:
@@ -70,6 +78,10 @@ def done_steps(path: pathlib.Path) -> int:
     return files.read_count(summary, "steps", remedy) if summary.is_file() else 0
 
 
+def _has_fitted(path: pathlib.Path) -> bool:
+    return bool(Checkpointer(path / "dynamics").steps())
+
+
 def _kept_steps(path: pathlib.Path) -> int:
     """Steps of a run that it can go on from, or has written the results of."""
     return max([done_steps(path), *Checkpointer(path / "checkpoints").steps()])
@@ -81,6 +93,7 @@ def plan(
     passed_on: Sequence[str],
     folder: pathlib.Path,
     flags_of_suite: Sequence[str] = (),
+    program: Program = programs.ONLINE,
 ) -> list[PlannedRun]:
     """The runs of a suite: one for each combination of task, action cost, method and seeds.
 
@@ -93,55 +106,85 @@ def plan(
         passed_on: further flags of all runs.
         folder: of the runs' directories.
         flags_of_suite: names of flags that one of `passed_on` may be a misspelt form of.
+        program: that the runs are of.
 
     Raises:
         ValueError: for what would end one of the runs at its start, as far as file names and
             config.json tell.
     """
-    tasks = _without_repeats("tasks", _all_tasks(combinations.tasks))
+    _check_kind(folder, program)
+    tasks = _without_repeats(program.tasks, _all_tasks(combinations.tasks, program))
     seeds = _without_repeats("seeds", _all_seeds(combinations.seeds))
     groups = sorted(_groups(seeds, num_seeds))
     algorithms = _algorithms(_without_repeats("methods", combinations.methods))
     costs = _costs(combinations.action_costs)
-    own = _OWN | (_OWN_COST if combinations.action_costs else {})
-    _check_own(passed_on, own, flags_of_suite)
-    checked, named, shortfalls = [], {}, set()
+    own = {**program.own, **(_OWN_COST if combinations.action_costs else {})}
+    _check_own(passed_on, own, flags_of_suite, program)
+    kinds: list[_Kind] = []
+    named: dict[tuple[str, str, str], str] = {}
     for task, (cost, cost_flags), (method, flags) in itertools.product(
         tasks, costs.items(), algorithms.items()
     ):
-        given = (f"--env={task}", *flags, *cost_flags, f"--num_seeds={num_seeds}", *passed_on)
-        name = f"{files.as_name(task)}{cost}-{files.as_name(method.replace(':', '+'))}"
+        of_task = f"--{program.task}={task}"
+        given = (of_task, *flags, *cost_flags, f"--num_seeds={num_seeds}", *passed_on)
         # With the largest seed, which may be too large.
-        num_steps, values, shortfall = _checked((*given, f"--seed={groups[-1]}"))
-        shortfalls |= {shortfall} - {""}
-        same = named.setdefault((task, cost, json.dumps(values["config"])), method)
+        checked = _checked(program, (*given, f"--seed={groups[-1]}"))
+        same = named.setdefault((task, cost, json.dumps(checked.values["config"])), method)
         if same != method:
             raise ValueError(f"methods: {same!r} and {method!r} are the same; leave one out")
-        if any(name == other for other, *_ in checked):
+        task_name = files.as_name(program.task_name(task))
+        name = f"{task_name}{cost}-{files.as_name(method.replace(':', '+'))}"
+        if any(name == kind.name for kind in kinds):
             raise ValueError(
-                f"tasks: two of them would have the directory {name!r}; give {task!r} a suite of "
-                "its own"
+                f"{program.tasks}: two of them would have the directory {name!r}; give {task!r} a "
+                "suite of its own"
             )
-        checked.append((name, given, num_steps, values))
-    for shortfall in sorted(shortfalls):
+        kinds.append(_Kind(name, given, checked))
+    for shortfall in sorted({kind.checked.shortfall for kind in kinds} - {""}):
         files.warn(shortfall)
     runs = []
     for first in groups:
         seed = f"{first}" if num_seeds == 1 else f"{first}-{first + num_seeds - 1}"
-        for name, given, num_steps, values in checked:
-            path = folder / f"{name}-s{seed}"
-            run_directory.previous_config(path, values | {"seed": first})
-            if (done := _kept_steps(path)) > num_steps:
+        paths = {kind.name: folder / f"{kind.name}-s{seed}" for kind in kinds}
+        for name, given, checked in kinds:
+            path = paths[name]
+            run_directory.previous_config(path, checked.values | {"seed": first})
+            if (done := _kept_steps(path)) > checked.num_steps:
                 raise ValueError(
-                    f"num_steps is {num_steps}, but {done} steps are done in {path}; use "
+                    f"num_steps is {checked.num_steps}, but {done} steps are done in {path}; use "
                     f"--num_steps={done} or more, or another workdir"
                 )
-            arguments = (*given, f"--seed={first}", f"--workdir={path}")
-            runs.append(PlannedRun(path.name, path, arguments, num_steps))
+            alike = [
+                paths[other.name]
+                for other in kinds
+                if other.name != name and other.checked.fit == checked.fit != ""
+            ]
+            runs.append(
+                PlannedRun(
+                    path.name,
+                    path,
+                    (*given, f"--seed={first}", f"--workdir={path}"),
+                    checked.num_steps,
+                    program.name,
+                    tuple(alike),
+                )
+            )
     return runs
 
 
-def _all_tasks(tasks: Sequence[str]) -> list[str]:
+def _check_kind(folder: pathlib.Path, program: Program) -> None:
+    """Raises `ValueError` if there are runs of another program, of which steps are others."""
+    for path in sorted(config.parent for config in folder.glob("*/config.json")):
+        if programs.of_run(path) not in ("", program.name):
+            raise ValueError(
+                f"workdir: {path} is a run of experiments.{programs.of_run(path)}; choose another "
+                f"--workdir for those of experiments.{program.name}"
+            )
+
+
+def _all_tasks(tasks: Sequence[str], program: Program) -> list[str]:
+    if program is not programs.ONLINE:
+        return list(tasks)
     return [name for t in tasks for name in (environments.PAPER_TASKS if t == _PAPER else [t])]
 
 
@@ -210,7 +253,10 @@ def _number(name: str, text: str) -> float:
 
 
 def _check_own(
-    passed_on: Sequence[str], own: Mapping[str, str], flags_of_suite: Sequence[str]
+    passed_on: Sequence[str],
+    own: Mapping[str, str],
+    flags_of_suite: Sequence[str],
+    program: Program,
 ) -> None:
     def check(is_given: Callable[[str], bool]) -> None:
         for name, remedy in own.items():
@@ -220,30 +266,19 @@ def _check_own(
     # Before values are parsed, as `--seed=0,1` is a mistake of the name; and after, as there are
     # flag files.
     check({one.lstrip("-").partition("=")[0] for one in passed_on if "=" in one}.__contains__)
-    options = online.make_flags()
+    options = program.make_flags()
     left = cli.parse(
         options,
-        ["online", *passed_on],
+        [program.name, *passed_on],
         also=flags_of_suite,
-        listed_by="the suite's --help and that of experiments.online list",
+        listed_by=f"the suite's --help and that of experiments.{program.name} list",
     )
     if left:
         raise ValueError(f"arguments {left} are not flags; flags look like --name=value")
     check(lambda name: bool(options[name].present))
 
 
-def _checked(arguments: Sequence[str]) -> tuple[int, dict[str, Any], str]:
-    """Steps of a run, the values that define it, and what is to be said if these are too few.
-
-    Raises `ValueError` for what would end it at its start.
-    """
-    options = online.make_flags()
-    cli.parse(options, ["online", *arguments])
-    config = run_flags.read_config(options)
-    environments.check_name(options.env)
-    spec = environments.spec(options.env, options.action_cost)
-    task = run_flags.task_of(options.termination, spec, config)
-    own_functions.check(config, task.observation_size)
-    program.check_environment(options, spec.name, options.num_seeds)
-    values = program.description(options, spec, config, {})
-    return options.num_steps, values, online.too_few_steps(options.num_steps, config)
+def _checked(program: Program, arguments: Sequence[str]) -> Checked:
+    options = program.make_flags()
+    cli.parse(options, [program.name, *arguments])
+    return program.check(options)

@@ -68,7 +68,7 @@ def work(
         while waiting and len(running) < len(slots) and stopped() is None:
             run, slot = waiting.pop(0), _free_slot(running, len(slots))
             try:
-                job = launcher.submit(run.name, run.arguments, slots[slot])
+                job = launcher.submit(run.name, run.arguments_now(), slots[slot], run.program)
             except ValueError:
                 progress.close()
                 _leave(running, launcher)

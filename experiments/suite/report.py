@@ -2,23 +2,44 @@
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from experiments import figures, files, markdown, published_curves, results, run_reader
 from experiments.published_curves import PublishedCurve, PublishedPoint
 from experiments.run_reader import Curve
-from experiments.suite import ladder, unfinished_runs
+from experiments.suite import ladder, programs, unfinished_runs
 from experiments.suite.planning import PlannedRun
 from experiments.suite.unfinished_runs import Unfinished
 
-# The published values, too, are means of so many evaluations.
-_EVALUATIONS = 10
 _PUBLISHED_UPDATES = 10  # per step, of all agents, SAC too
 
 _Grouped = dict[str, dict[str, list[Curve]]]
 _TwoCells = tuple[str, str]
 _NONE: _TwoCells = ("-", "-")
+
+
+class _Measure(NamedTuple):
+    """What runs are compared by."""
+
+    column: str  # of metrics.csv
+    evaluations: int  # the last ones, whose mean counts
+    name: str  # in tables
+    axis: str  # in figures
+
+    @property
+    def is_score(self) -> bool:
+        """Whether it is a score in percent, the same on all datasets."""
+        return self.column == "eval_score"
+
+
+# The published values, too, are means of so many evaluations.
+_MEAN = "mean of the last 10 evaluations"
+_ONLINE = _Measure("eval_return", 10, _MEAN, _MEAN)
+# Of the last policy alone, as offline there are no returns by which to choose another.
+_OFFLINE = _Measure("eval_return", 1, "return of the last policy", "return")
+_SCORES = _Measure("eval_score", 1, "score of the last policy, %", "normalized score, %")
 
 
 def write(
@@ -40,8 +61,9 @@ def write(
         there = [path for path in unfinished_runs.folders(runs) if unfinished_runs.is_run(path)]
         if not there:
             raise ValueError(f"no run in {runs}")
-        curves = run_reader.read_runs(there, smooth=_EVALUATIONS)
-        parts = _results(curves, output)
+        by = _measure(there)
+        curves = run_reader.read_runs(there, y=by.column, smooth=by.evaluations)
+        parts = _results(curves, by, output)
     except run_reader.NoCurveError:
         parts = ["No run has an evaluation yet."]
     except ValueError as error:
@@ -56,39 +78,51 @@ def write(
     return text, unfinished
 
 
-def _results(curves: Sequence[Curve], output: pathlib.Path) -> list[str]:
+def _measure(runs: Sequence[pathlib.Path]) -> _Measure:
+    """Scores where all runs have some."""
+    kinds = {run: programs.of_run(run) for run in runs}
+    offline = [run for run in runs if kinds[run] == programs.OFFLINE.name]
+    if not offline or programs.ONLINE.name in kinds.values():
+        return _ONLINE
+    has_reference = lambda run: files.read_json(run / "config.json")["dataset"].get("reference")
+    return _SCORES if all(map(has_reference, offline)) else _OFFLINE
+
+
+def _results(curves: Sequence[Curve], by: _Measure, output: pathlib.Path) -> list[str]:
     """Draws the figures; returns the tables."""
     published, grouped = _published_curves(curves), results.group(curves)
     ends = {
-        (env, label): min(curve.x[-1] for curve in seeds)
-        for env, by_label in grouped.items()
+        (task, label): min(curve.x[-1] for curve in seeds)
+        for task, by_label in grouped.items()
         for label, seeds in by_label.items()
     }
-    final = lambda curve: _return_at(curve, ends[curve.env, curve.label])
-    y = f"mean of the last {_EVALUATIONS} evaluations"
-    figures.draw_curves(curves, output / "learning_curves.png", x="step", y=y, published=published)
+    final = lambda curve: _return_at(curve, ends[curve.task, curve.label])
+    figures.draw_curves(
+        curves, output / "learning_curves.png", x="step", y=by.axis, published=published
+    )
     # A ladder compares at the same step; runs that have made none yet do not hold it up.
-    begun = [curve for curve in curves if ends[curve.env, curve.label] > 0]
+    begun = [curve for curve in curves if ends[curve.task, curve.label] > 0]
     first_ends = {
-        curve.env: min(end for (env, _), end in ends.items() if env == curve.env and end > 0)
+        curve.task: min(end for (task, _), end in ends.items() if task == curve.task and end > 0)
         for curve in begun
     }
-    if ladders := ladder.ladders(begun, lambda curve: _return_at(curve, first_ends[curve.env])):
+    if ladders := ladder.ladders(begun, lambda curve: _return_at(curve, first_ends[curve.task])):
         theirs = ladder.published(ladders, first_ends)
-        ladder.draw(ladders, theirs, output / "action_costs.png", steps=first_ends, y=y)
+        ladder.draw(ladders, theirs, output / "action_costs.png", steps=first_ends, y=by.axis)
     try:
-        over_seeds = {env: _over_seeds(by_label, final) for env, by_label in grouped.items()}
-        over_tasks = _over_tasks(grouped)
+        over_seeds = {task: _over_seeds(by_label, final) for task, by_label in grouped.items()}
+        over_tasks = _over_tasks(grouped, by)
     except ValueError as error:  # no rliable
         over_seeds, over_tasks = {}, [f"{error}"]
-    return [_table(grouped, over_seeds, ends), *over_tasks]
+    return [_table(grouped, by, over_seeds, ends), *over_tasks]
 
 
 def _published_curves(curves: Sequence[Curve]) -> dict[str, list[PublishedCurve]]:
     """By task, where all runs of it have the action cost of what was published."""
     costs: dict[str, set[float]] = {}
     for curve in curves:
-        costs.setdefault(curve.env, set()).add(curve.action_cost)
+        if not curve.is_offline:
+            costs.setdefault(curve.env, set()).add(curve.action_cost)
     return {
         env: found
         for env, (cost, *others) in ((env, sorted(each)) for env, each in costs.items())
@@ -103,7 +137,7 @@ def _return_at(curve: Curve, end: float) -> float:
 
 def _published_point(curve: Curve, step: float) -> PublishedPoint | None:
     """What was published of the same method, task and action cost at that step."""
-    if curve.settings.get("init_from"):  # has learned from a dataset before
+    if curve.is_offline or curve.settings.get("init_from"):  # which has learned from a dataset
         return None
     name = curve.name.removeprefix("paper_").removeprefix("paper ")
     for theirs in published_curves.curves(curve.env, curve.action_cost):
@@ -116,29 +150,30 @@ def _published_point(curve: Curve, step: float) -> PublishedPoint | None:
 
 def _table(
     grouped: _Grouped,
+    by: _Measure,
     over_seeds: dict[str, dict[str, _TwoCells]],
     ends: Mapping[tuple[str, str], float],
 ) -> str:
     """By task and method; the return of a seed is the mean of its last evaluations up to `ends`."""
     columns = [
-        *("task", "method", "seeds", "steps", f"mean of the last {_EVALUATIONS} evaluations"),
+        *("task", "method", "seeds", "steps", by.name),
         *("IQM over seeds", "median over seeds", "published", "least to most"),
     ]
     lines = [markdown.head(columns, texts=("task", "method"))]
-    for env, by_label in grouped.items():
+    for task, by_label in grouped.items():
         for label, curves in by_label.items():
-            end = ends[env, label]
+            end = ends[task, label]
             returns = np.array([_return_at(curve, end) for curve in curves])
             mean = _plus_minus(returns.mean(), float(results.standard_error(returns)))
-            of_seeds = over_seeds.get(env, {}).get(label, _NONE)
+            of_seeds = over_seeds.get(task, {}).get(label, _NONE)
             theirs = _in_words(_published_point(curves[0], end))
-            cells = (env, label, len(curves), f"{end:.0f}", mean, *of_seeds, *theirs)
+            cells = (task, label, len(curves), f"{end:.0f}", mean, *of_seeds, *theirs)
             lines.append(markdown.row(cells))
     counts = [len(curve.x) for one in grouped.values() for each in one.values() for curve in each]
-    if min(counts) < _EVALUATIONS:
+    if min(counts) < by.evaluations:
         lines += [
             "",
-            f"Of runs with fewer than {_EVALUATIONS} evaluations all count, the one before "
+            f"Of runs with fewer than {by.evaluations} evaluations all count, the one before "
             "training, too.",
         ]
     return "\n".join(lines)
@@ -166,7 +201,7 @@ def _over_seeds(
     return {label: (found[label, "IQM"], found[label, "median"]) for label in scores}
 
 
-def _over_tasks(grouped: _Grouped) -> list[str]:
+def _over_tasks(grouped: _Grouped, by: _Measure) -> list[str]:
     """Interquartile mean and median over tasks, if there are several that all methods share.
 
     Returns count at the steps that all seeds of these methods have made on a task; where some have
@@ -176,34 +211,44 @@ def _over_tasks(grouped: _Grouped) -> list[str]:
         return []
     labels, shared = results.shared_tasks(grouped)
     made = {
-        env: min(curve.x[-1] for label in labels for curve in grouped[env][label]) for env in shared
+        task: min(curve.x[-1] for label in labels for curve in grouped[task][label])
+        for task in shared
     }
-    begin = lambda env: max(curve.x[0] for label in labels for curve in grouped[env][label])
-    ends = {env: end for env, end in made.items() if end > 0 and begin(env) <= end}
-    final = lambda curve: _return_at(curve, ends[curve.env])
-    kept = {env: {label: grouped[env][label] for label in labels} for env in ends}
-    scores = results.normalized_final_returns(kept, final) if kept else {}
+    begin = lambda task: max(curve.x[0] for label in labels for curve in grouped[task][label])
+    ends = {task: end for task, end in made.items() if end > 0 and begin(task) <= end}
+    final = lambda curve: _return_at(curve, ends[curve.task])
+    kept = {task: {label: grouped[task][label] for label in labels} for task in ends}
+    scores = results.normalized_final_returns(kept, final, is_score=by.is_score) if kept else {}
     if not scores or next(iter(scores.values())).shape[1] < 2:
         return []
     by_label: dict[str, dict[str, results.Aggregate]] = {}
     for one in results.aggregate(scores):
         by_label.setdefault(one.label, {})[one.statistic] = one
-    steps = ", ".join(f"{env} {end:.0f}" for env, end in ends.items())
-    others = [env for env in ends if not results.is_suite_task(env)]
-    scale = "as a part of the largest return"
-    if others:
-        scale += f" ({', '.join(others)}: from the worst, 0, to the best, 1, of these runs)"
+    steps = ", ".join(f"{task} {end:.0f}" for task, end in ends.items())
     lines = [
-        f"Over tasks, with 95 % stratified bootstrap intervals, {scale}, up "
+        f"Over tasks, with 95 % stratified bootstrap intervals, {_scale(kept, by)}, up "
         f"to the steps that all runs of a task have reached ({steps}):",
         "",
         markdown.head(["method", "tasks", "seeds", "IQM", "median"], texts=("method",)),
     ]
     for label, found in by_label.items():
         iqm, median = found["IQM"], found["median"]
-        intervals = (_interval(one, ".3f") for one in (iqm, median))
+        digits = ".1f" if by.is_score else ".3f"
+        intervals = (_interval(one, digits) for one in (iqm, median))
         lines.append(markdown.row((label, iqm.num_tasks, iqm.num_seeds, *intervals)))
     return ["\n".join(lines)]
+
+
+def _scale(grouped: _Grouped, by: _Measure) -> str:
+    """What the scores over tasks are."""
+    if by.is_score:
+        return "of normalized scores in percent"
+    env = {task: next(iter(by_label.values()))[0].env for task, by_label in grouped.items()}
+    others = [task for task in grouped if not results.is_suite_task(env[task])]
+    scale = "as a part of the largest return"
+    if others:
+        scale += f" ({', '.join(others)}: from the worst, 0, to the best, 1, of these runs)"
+    return scale
 
 
 def _interval(one: results.Aggregate, digits: str) -> str:

@@ -62,11 +62,11 @@ def test_methods_keep_their_colours_and_settings_have_lines_and_letters(tmp_path
     )
     styles, spelled = figures.curve_styles(curves)
     upper_bound = {
-        curve.seed: styles[curve.env, curve.label]
+        curve.seed: styles[curve.task, curve.label]
         for curve in curves
         if curve.name == "upper_bound"
     }
-    new = {curve.seed: styles[curve.env, curve.label] for curve in curves if curve.name == "new"}
+    new = {curve.seed: styles[curve.task, curve.label] for curve in curves if curve.name == "new"}
     # Rollouts of 25 steps and a risk of 1 are the commonest where such settings differ; the other
     # method has another risk in all its runs.
     assert spelled == {
@@ -96,7 +96,7 @@ def test_a_letter_says_what_holds_for_every_task_that_it_marks(tmp_path):
     runs = [run("pendulum", 0, 1.0), run("pendulum", 1, 1.0), run("pendulum", 0, 0.5)]
     curves = run_reader.read_runs([*runs, run("acrobot", 0, 0.3)])
     styles, spelled = figures.curve_styles(curves)
-    letters = {curve.settings["risk"]: styles[curve.env, curve.label].letter for curve in curves}
+    letters = {curve.settings["risk"]: styles[curve.task, curve.label].letter for curve in curves}
     assert {risk: spelled[letter] for risk, letter in letters.items()} == {
         1.0: "risk=1.0",
         0.5: "a, but risk=0.5",

@@ -43,7 +43,7 @@ def test_command_writes_everything(tmp_path, capsys):
     assert "| acrobot | ensemble_mean | 3 | 200 | 130.0 ± 17.3 | 131.0 ± 17.3 |" in printed
     with (tmp_path / "out" / "learning_curves.csv").open() as file:
         last = list(csv.DictReader(file))[-1]
-    assert (last["env"], last["method"], last["num_seeds"]) == ("pendulum", "upper_bound", "3")
+    assert (last["task"], last["method"], last["num_seeds"]) == ("pendulum", "upper_bound", "3")
     assert float(last["mean"]) == 830.0
     with (tmp_path / "out" / "aggregate.csv").open() as file:
         rows = {(row["label"], row["statistic"]): row for row in csv.DictReader(file)}

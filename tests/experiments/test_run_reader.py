@@ -141,15 +141,18 @@ def test_broken_runs_do_not_hide_the_others(tmp_path, capsys):
     assert capsys.readouterr().err.count("warning: runs:") == 3
 
 
-def test_runs_on_different_datasets_are_told_apart(tmp_path):
+def test_datasets_are_tasks_of_their_own(tmp_path):
     def run(name, seed, final):
         rows = rows_for([seed], [final])
         path = write_run(tmp_path / f"{name}{seed}", "gym:Pendulum-v1", "pombu", rows)
         return change_config(path, dataset={"dataset": name, "sha256": name.encode().hex()})
 
     curves = run_reader.read_runs([run("medium", 0, 1.0), run("expert", 0, 9.0)])
-    assert len(curves) == 2
-    assert [curve.label.split()[1] for curve in curves] == ["dataset=medium", "dataset=expert"]
+    assert [(curve.task, curve.label) for curve in curves] == [
+        ("medium", "pombu"),
+        ("expert", "pombu"),
+    ]
+    assert {curve.env for curve in curves} == {"gym:Pendulum-v1"}
 
 
 def test_seeds_on_one_dataset_are_of_one_method(tmp_path):
@@ -165,6 +168,8 @@ def test_seeds_on_one_dataset_are_of_one_method(tmp_path):
     elsewhere = data | {"dataset": "/there/a.hdf5"}
     assert labels({"dataset": data}, {"dataset": elsewhere}) == {"pombu"}
     assert len(labels({"dataset": data}, {"dataset": data | {"sha256": "2"}})) == 2
+    of_another = {"dataset": data, "env": "acrobot"}  # to evaluate in
+    assert labels({"dataset": data}, of_another) == {"pombu env=pendulum", "pombu env=acrobot"}
     bounds = [{"dataset": data | {"action_low": [low]}} for low in (-1.0, -0.4)]
     assert len(labels(*bounds)) == 2
     taken = {"init_from": "runs/0", "init_from_dataset": "123456789"}

@@ -15,6 +15,7 @@ from experiments import published_curves
 from experiments.suite import command as suite
 from experiments.suite import launching, unfinished_runs
 from experiments.suite.planning import PlannedRun
+from experiments.suite.programs import ONLINE
 from qusac_jax.qusac import presets
 from tests import programs
 from tests.experiments.suite.runs_and_jobs import FLAGS, as_slurm, finish, processes_of
@@ -154,6 +155,13 @@ def test_ctrl_c_saves_what_runs(tmp_path):
         (["--tasks=pendulum", "--methods=papr:mbpo"], "preset 'papr' is unknown"),
         (["--tasks=pendulum", "--methods=paper:mbpo"], "method 'mbpo' is unknown"),
         ([], "tasks is missing"),
+        (["--tasks=pendulum", "--datasets=a.hdf5"], "the runs of a suite are online or offline"),
+        (["--datasets=a.hdf5", "--action_costs=0"], "the cost that they were recorded with"),
+        (["--datasets=a.hdf5"], "dataset: 'a.hdf5'"),
+        (["--datasets=a.hdf5", "--dataset=b.hdf5"], "use --datasets"),
+        (["--datasets=a.hdf5", "--dynamics=run"], "runs of a suite share them by themselves"),
+        (["--datasets=a.hdf5", "--num_step=1"], "and that of experiments.offline list"),
+        (["--datasets=a.hdf5", "--num_steps=10"], "num_steps must be a multiple of config.fit_eve"),
         (["--tasks=pendulun"], "there is no environment 'pendulun' (did you mean 'pendulum'"),
         (["--tasks=paper,pendulum"], "tasks: 'pendulum' is given twice"),
         (["--tasks=pendulum", "--methods=mpbo"], "did you mean 'mbpo'"),
@@ -253,7 +261,7 @@ def test_what_slurm_is_asked_for_is_read_as_it_is_meant(tmp_path, monkeypatch):
 
 
 def test_by_default_all_methods_make_as_many_updates_and_most_have_published_curves():
-    methods = suite.make_flags()["methods"].default
+    methods = ONLINE.methods
     config = lambda name: presets.get(name if name in presets.PRESETS else "qusac")
     assert {config(name).updates_per_step for name in methods} == {10}
     published = {curve.name for curve in published_curves.curves("pendulum", 0.0)}

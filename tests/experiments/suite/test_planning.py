@@ -7,6 +7,7 @@ import pytest
 from experiments.suite import command as suite
 from experiments.suite import planning
 from experiments.suite.planning import Combinations, plan
+from experiments.suite.programs import Checked
 
 
 def test_plan_has_every_combination_the_first_seeds_first(tmp_path):
@@ -61,7 +62,7 @@ def test_plan_takes_a_method_of_ones_own(tmp_path):
 def test_each_run_of_a_plan_has_a_directory_of_its_own(tmp_path, monkeypatch):
     wanted = Combinations(["pendulum"], ["explore:upper_bound", "explore_upper_bound"], ["0"])
     assert len({run.path for run in plan(wanted, 1, (), tmp_path)}) == 2
-    monkeypatch.setattr(planning, "_checked", lambda arguments: (1, {"config": {}}, ""))
+    monkeypatch.setattr(planning, "_checked", lambda *_: Checked(1, {"config": {}}))
     with pytest.raises(ValueError, match="two of them would have the directory 'a_b-sac'"):
         plan(Combinations(["a:b", "a_b"], ["sac"], ["0"]), 1, (), tmp_path)
 

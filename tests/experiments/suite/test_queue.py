@@ -51,7 +51,7 @@ class FakeLauncher:
     def stop(self, job):
         job.looks = 0
 
-    def submit(self, name, arguments, cores):
+    def submit(self, name, arguments, cores, program):
         self.submitted.append((name, tuple(cores)))
         self.at_once += 1
         self.most = max(self.most, self.at_once)
