@@ -158,7 +158,9 @@ def check_possible(transitions: Any, weight: np.ndarray, concentration: jax.Arra
         for x in (transitions.state, transitions.action, transitions.next_state)
     )
     counted = np.flatnonzero(np.broadcast_to(weight > 0, state.shape))
-    known = np.asarray(concentration[state[counted], action[counted], next_state[counted]]) > 0
+    with jax.ensure_compile_time_eval():  # a belief that a jitted function closes over
+        found = concentration[state[counted], action[counted], next_state[counted]]
+    known = np.asarray(found) > 0
     if not known.all():
         i = counted[np.argmin(known)]
         raise ValueError(

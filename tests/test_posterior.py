@@ -215,6 +215,19 @@ def test_a_jitted_function_may_close_over_the_belief():
     )
 
 
+@pytest.mark.parametrize("support", [None, [[[0, 1, 5]] * 2] * 5], ids=["table", "support"])
+def test_a_jitted_function_may_close_over_the_belief_and_its_data(support):
+    belief = posterior.init(5, 2, support=support)
+    data = posterior.Transitions(*map(jnp.asarray, ([0, 4], [1, 0], [1.0, -1.0], [1, 5])))
+    closed = jax.jit(lambda: posterior.update(belief, data))()
+    for found, wanted in zip(closed, posterior.update(belief, data), strict=True):
+        if wanted is not None:
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    outside = data._replace(next_state=jnp.array([1, 6]))
+    with pytest.raises(ValueError, match="next_state"):
+        jax.jit(lambda: posterior.update(belief, outside))()
+
+
 def test_scalars_in_float64_do_not_widen_a_belief_in_float32():
     with jax.enable_x64(True):
         belief = posterior.init(5, 2)
