@@ -165,9 +165,10 @@ def check_ready(state: TrainState) -> None:
 
     For use outside `jit`; a state of several seeds is checked as a whole.
     """
-    if not np.all(state.replay.size):
+    # In NumPy, as a jitted function that closes over the state would trace it in JAX.
+    if not np.all(np.asarray(state.replay.size)):
         raise ValueError("D is empty: store transitions with `observe` before `learn`")
-    if state.model_data is not None and not np.all(state.model_data.size):
+    if state.model_data is not None and not np.all(np.asarray(state.model_data.size)):
         raise ValueError(
             "the model's buffers are empty: call `refresh`, or offline `fit` once and `roll_out`, "
             "before `learn`, which would train on zeros; `schedule` says what is due"

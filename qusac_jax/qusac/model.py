@@ -151,7 +151,7 @@ def _fit(
 ) -> tuple[TrainState, fitting.FitReport]:
     if state.dynamics is None:
         raise ValueError(_NO_DYNAMICS)
-    if is_concrete(state.replay.size) and np.any(state.replay.size < 2):
+    if is_concrete(state.replay.size) and np.any(np.asarray(state.replay.size) < 2):
         raise ValueError("D holds fewer than two transitions: `observe` more before the first fit")
     dynamics, report = fitting.fit(
         dynamics_model(config, task),
@@ -167,7 +167,7 @@ def _fit(
 def _roll_out(state: TrainState, key: chex.PRNGKey, *, config: Config, task: Task) -> TrainState:
     if state.dynamics is None or state.model_data is None:
         raise ValueError(_NO_DYNAMICS)
-    if is_concrete(state.replay.size) and not np.all(state.replay.size):
+    if is_concrete(state.replay.size) and not np.all(np.asarray(state.replay.size)):
         raise ValueError("D is empty, and rollouts start there: `observe` before the first")
 
     def policy(observation: jax.Array, key: chex.PRNGKey) -> jax.Array:

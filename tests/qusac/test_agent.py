@@ -451,6 +451,19 @@ def test_learning_before_the_first_rollouts_is_refused():
         agent.check_ready(both._replace(key=jax.random.split(state.key)))
 
 
+def test_a_jitted_function_may_close_over_the_state():
+    both = {"config": SMALL, "task": TASK}
+    state = agent.init(jax.random.key(0), **both)
+    filled = state._replace(
+        replay=state.replay._replace(size=jnp.int32(2)),
+        model_data=state.model_data._replace(size=jnp.int32(2)),
+    )
+    for verb in (agent.learn, agent.fit, agent.roll_out):
+        with pytest.raises(ValueError, match=r"D (is empty|holds fewer than two)"):
+            jax.eval_shape(functools.partial(verb, state, **both))
+        jax.eval_shape(functools.partial(verb, filled, **both))
+
+
 @pytest.mark.parametrize("num_updates", [0, -1, 1.5])
 def test_learning_takes_at_least_one_update(num_updates):
     state = agent.init(jax.random.key(0), config=SMALL, task=TASK)
