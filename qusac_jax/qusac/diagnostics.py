@@ -126,7 +126,7 @@ def describe_values(
         "mean_q": jnp.mean(value),
         "mean_sqrt_u": jnp.mean(std),
         "max_sqrt_u": jnp.max(std),
-        "sqrt_u_bound": bound if parts.config.uses_unet else jnp.full((), jnp.nan),
+        "sqrt_u_bound": bound if parts.config.uses_unet else jnp.float32(jnp.nan),
         "critic_spread": jnp.sqrt(jnp.mean(spread)),
         "critic_spread_centered": jnp.sqrt(jnp.mean(centered)),
         "alpha": jnp.exp(weights.log_temperature),
@@ -166,9 +166,11 @@ def values_at(
     ):
         if given is not None and np.shape(given) != (*count, size):
             raise ValueError(f"{name} must have shape [B, {size}], got {np.shape(given)}")
+    observation = jnp.asarray(observation, jnp.float32)
     parts = parts_lib.build(config, task.action_size)
     if action is None:
         action = networks.mean_action(parts.actor, state.actor, observation)
+    action = jnp.asarray(action, jnp.float32)
     q = networks.apply(parts.critic, state.learner.critic, observation, action)
     std = estimates.value_std(parts, state.learner, observation, action, q)
     return jnp.mean(losses.group_value(q), axis=0), std
@@ -192,7 +194,7 @@ def finite_parts(state: TrainState) -> dict[str, jax.Array]:
 
 def rewarded_share(buffer: replay.Buffer, threshold: float) -> jax.Array:
     """Share of the valid transitions whose reward exceeds `threshold`, `[]` in [0, 1]."""
-    return jnp.sum(_is_rewarded(buffer, threshold)) / jnp.maximum(buffer.size, 1)
+    return _share(_is_rewarded(buffer, threshold), buffer.size)
 
 
 def rewarded_slots(
@@ -211,6 +213,12 @@ def rewarded_slots(
     rewarded = _is_rewarded(buffer, threshold)
     (slots,) = jnp.nonzero(rewarded, size=count, fill_value=0)
     return slots, jnp.arange(count) < jnp.sum(rewarded)
+
+
+def _share(which: jax.Array, count: jax.Array) -> jax.Array:
+    """How many there are, divided by `count`; 0 of none."""
+    total = jnp.sum(which, dtype=jnp.float32)
+    return total / jnp.maximum(count, 1).astype(jnp.float32)
 
 
 def _is_rewarded(buffer: replay.Buffer, threshold: float) -> jax.Array:
@@ -242,7 +250,7 @@ def _termination_errors(
 
     def share_wrong(which: jax.Array) -> jax.Array:
         wrong = which & (predicted != batch.terminated)
-        return jnp.sum(wrong) / jnp.maximum(jnp.sum(which), 1)
+        return _share(wrong, jnp.sum(which))
 
     return {
         "missed_ends": share_wrong(is_there & batch.terminated),

@@ -750,7 +750,10 @@ def test_numbers_are_float32_where_jax_has_float64(preset, method):
             if config.uses_model:
                 state, _ = agent.refresh(state, **both)
             state, other_action, metrics = agent.train_step(state, transition, observation, **both)
-            return state, action, other_action, metrics
+            seen = diagnostics.diagnose(state, state.key, **both)
+            pairs = transition.observation[None], transition.action[None]
+            values = [diagnostics.values_at(state, *given, **both) for given in (pairs, pairs[:1])]
+            return state, action, other_action, metrics, seen, values
 
         result = jax.eval_shape(step, jax.random.key(0), transition, array(3))
     types = {str(x.dtype) for x in jax.tree.leaves(result)}

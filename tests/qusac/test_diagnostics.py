@@ -71,6 +71,8 @@ def test_values_are_those_of_the_actions_that_are_given():
     found, std = diagnostics.values_at(state, observation, other, **both)
     np.testing.assert_allclose(found, q[:, 0].mean(0), rtol=1e-6)
     np.testing.assert_allclose(std, np.exp(log_u / 2), rtol=1e-5)
+    of_lists = diagnostics.values_at(state, observation.tolist(), other.tolist(), **both)
+    np.testing.assert_allclose(of_lists, (found, std), rtol=1e-6)
     with pytest.raises(ValueError, match=r"observation must have shape \[B, 1\], got \(1,\)"):
         diagnostics.values_at(state, observation[0], **both)
     with pytest.raises(ValueError, match=r"action must have shape \[B, 1\], got \(3, 1\)"):
