@@ -79,9 +79,10 @@ def solve_warm(flow: Flow, rhs: jax.Array, discount, start: jax.Array):
         tolerance = _TOLERANCE[rhs.dtype.itemsize]
         apply = lambda x: _apply(flow, discount, x)
         precondition = _preconditioner(flow, discount)
-        start = start[None], rhs - apply(start[None])
-        x, residual, count = _iterate(apply, rhs[None], start, tolerance, precondition)
-        failed = _bicgstab.is_open(x, residual, _bicgstab.norm(rhs[None]), tolerance)
+        rhs, start = rhs[None], start[None]
+        both = start, rhs - apply(start)
+        x, residual, count = _iterate(apply, rhs, both, tolerance, precondition)
+        failed = _bicgstab.is_open(x, residual, _bicgstab.norm(rhs), tolerance)
         return x[0], count, failed
 
     if flow.probability.ndim == 3:

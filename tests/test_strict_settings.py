@@ -101,6 +101,15 @@ def test_whole_runs(method, solver):
     jax.eval_shape(run, jax.random.split(jax.random.key(0), 2))
 
 
+@pytest.mark.parametrize("method", ["exact_ube", "upper_bound"])
+def test_agents_that_know_the_successors(method):
+    belief = posterior.init(S, A, support=np.full((S, A, K), [0, 1, S]))
+    config = tabular_agent.Config(method=method, num_members=N)
+    cold = tabular_agent.init_warm_start(S, config)
+    optimize = functools.partial(tabular_agent.optimize, belief, config=config)
+    jax.eval_shape(optimize, shape(S, dtype=jnp.int32), cold, jax.random.key(0))
+
+
 @pytest.mark.parametrize("belief", ["table", "support"])
 def test_inside_a_shard_map(belief):
     support = np.full((S, A, K), [0, 1, S]) if belief == "support" else None
