@@ -58,7 +58,8 @@ def update(posterior, transitions, weight, noise_precision) -> Posterior:
     valid &= (next_state >= 0) & (next_state <= num_states)
     column = next_state
     if posterior.support is not None:
-        is_same = posterior.support[state, action] == next_state[:, None]
+        support = posterior.support[state, action].astype(next_state.dtype)
+        is_same = support == next_state[:, None]
         column = jnp.argmax(is_same, -1)
         valid &= jnp.any(is_same, -1)
     valid &= posterior.concentration[state, action, column] > 0

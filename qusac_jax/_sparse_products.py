@@ -233,7 +233,7 @@ def mass(flow: Flow) -> jax.Array:
 
 def bands(flow: Flow) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Probabilities `[S]` of going to the state before, of staying, and of going to the next."""
-    state = jnp.arange(flow.next_state.shape[-1])
+    state = jnp.arange(flow.next_state.shape[-1], dtype=flow.next_state.dtype)
 
     # A loop: XLA would else keep what all members have in common, a vector per successor.
     def add(action, sums):

@@ -107,8 +107,9 @@ def _solve_moments(posterior, policy, discount) -> Moments:
     reward, reward_variance = posterior.reward_mean, 1 / posterior.reward_precision
     num_states = len(policy)
     flow = average("sat,sa->st", transition, policy)
-    rhs = jnp.concatenate([(policy * reward).sum(-1)[:, None], jnp.eye(num_states)], 1)
-    bellman = linear.solve(flow, rhs.astype(flow.dtype), discount)
+    identity = jnp.eye(num_states, dtype=flow.dtype)
+    rhs = jnp.concatenate([(policy * reward).sum(-1)[:, None], identity], 1)
+    bellman = linear.solve(flow, rhs, discount)
     mean_v, inverse = bellman.x[:, 0], bellman.x[:, 1:]
 
     # Var[p V] for V with mean m and covariance C is, by the second moments of the Dirichlet,

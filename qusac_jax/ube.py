@@ -256,7 +256,8 @@ def _as_floating(transition, reward, dtype=None) -> Any:
         dtype = probability.dtype
         if not jnp.issubdtype(dtype, jnp.floating):  # whole numbers say nothing about precision
             dtype = jnp.asarray(reward).dtype
-        dtype = jnp.promote_types(dtype, jnp.float32)
+        with jax.numpy_dtype_promotion("standard"):  # strict, it refuses float64 and whole numbers
+            dtype = jnp.promote_types(dtype, jnp.float32)
     probability = probability.astype(dtype)
     if not is_sparse:
         return probability

@@ -110,6 +110,37 @@ def test_agents_that_know_the_successors(method):
     jax.eval_shape(optimize, shape(S, dtype=jnp.int32), cold, jax.random.key(0))
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_where_jax_has_float64(is_sparse, dtype):
+    with jax.enable_x64(True):
+        support = np.full((S, A, K), [0, 1, S]) if is_sparse else None
+        belief = posterior.init(S, A, support=support, dtype=dtype)
+        config = tabular_agent.Config(num_members=N)
+
+        def run(key, index, reward, policy):
+            seen = posterior.Transitions(index, index % A, reward, index)
+            updated = posterior.update(belief, seen)
+            mdps = posterior.sample(updated, key, N)
+            u = ube.solve_exact(mdps.transition, mdps.reward, policy, 0.9)
+            cold = tabular_agent.init_warm_start(S, config, dtype)
+            plan = tabular_agent.optimize(updated, jnp.argmax(policy, -1), cold, key, config=config)
+            return u, plan.evaluation.mean_q, plan.evaluation.variance
+
+        data = shape(4, dtype=jnp.int64), shape(4, dtype=jnp.float64)
+        policy = shape(S, A, dtype=jnp.float64)
+        out = jax.eval_shape(run, jax.random.key(0), *data, policy)
+        if not is_sparse:
+            out = out, jax.eval_shape(functools.partial(ube.solve_moments, belief), policy, 0.9)
+    assert {x.dtype for x in jax.tree.leaves(out)} == {jnp.dtype(dtype)}
+
+
+def test_whole_numbers_take_at_least_single_precision():
+    whole = functools.partial(shape, dtype=jnp.int32)
+    arguments = whole(S, A, S), whole(S, A), whole(S, A), whole()
+    assert jax.eval_shape(ube.solve_bellman, *arguments).v.dtype == jnp.float32
+
+
 @pytest.mark.parametrize("belief", ["table", "support"])
 def test_inside_a_shard_map(belief):
     support = np.full((S, A, K), [0, 1, S]) if belief == "support" else None
