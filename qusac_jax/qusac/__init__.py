@@ -15,7 +15,10 @@ The verbs for a training loop of one's own, as pure functions of a state:
 They are to be compiled: `jax.jit(functools.partial(verb, config=config, task=task),
 donate_argnums=0)`, once before the loop. Without `jax.jit` each call of `learn`, `refresh` and
 `train_step` compiles its loops anew, which takes seconds. Numbers are float32, also where
-`jax_enable_x64` is set for `qusac_jax.ube`.
+`jax_enable_x64` is set for `qusac_jax.ube`. The strict settings that it works with,
+`jax_numpy_rank_promotion="raise"` and `jax_numpy_dtype_promotion="strict"`, refuse the networks and
+Optax. `jax_debug_infs` stops at ranges that do not bind, which are infinite, and `jax_debug_nans`
+at the `sqrt_u_bound` of `diagnostics.diagnose` where there is no U-net.
 
 `schedule` says which of them is due at a step, `presets` has the algorithms of the paper's
 comparison as values of `Config`, `diagnostics` tells how a run is doing.
