@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qusac_jax import datasets, environments, posterior, qusac, tabular, ube
     from qusac_jax.export import export_policy
-    from qusac_jax.policy import load_policy
+    from qusac_jax.policy import load_policy, save_policy
 
 __version__ = "0.2.0.dev0"
 
@@ -17,11 +17,16 @@ __all__ = [
     "load_policy",
     "posterior",
     "qusac",
+    "save_policy",
     "tabular",
     "ube",
 ]
 # Functions of the package, by the module that they come from.
-_FUNCTIONS = {"export_policy": "qusac_jax.export", "load_policy": "qusac_jax.policy"}
+_FUNCTIONS = {
+    "export_policy": "qusac_jax.export",
+    "load_policy": "qusac_jax.policy",
+    "save_policy": "qusac_jax.policy",
+}
 
 
 def __getattr__(name: str) -> Any:

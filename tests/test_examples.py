@@ -4,14 +4,16 @@ import functools
 import os
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
 
 from tests.programs import ROOT
 
-# With their arguments: the loop of one's own ends soon after its first learning steps.
-EXAMPLES = {"own_loop": ["1010"], "ube_in_jax": []}
+# With their arguments: loops of one's own end soon after their first learning steps. What a loop
+# writes goes to a folder that is not there any more afterwards.
+EXAMPLES = {"offline_loop": ["1000"], "own_loop": ["1010"], "ube_in_jax": []}
 
 
 @functools.cache
@@ -19,13 +21,15 @@ def printed(name):
     """The words of each line that an example prints."""
     path = ROOT / "examples" / f"{name}.py"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        [sys.executable, path, *EXAMPLES[name]],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=300,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        result = subprocess.run(
+            [sys.executable, path, *EXAMPLES[name]],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=300,
+            cwd=folder,
+        )
     assert result.returncode == 0, result.stderr
     return [line.split() for line in result.stdout.splitlines()]
 
@@ -54,6 +58,20 @@ def test_own_loop_plays_whole_episodes_with_the_rewards_of_the_task():
     assert [line[1] for line in lines] == ["200:", "400:", "600:", "800:", "1000:"]
     returns = [float(line[3]) for line in lines]
     # A random policy earns about -1,200 in 200 steps; no step costs more than pi^2 + 6.5 + 0.001.
+    assert all(-3_300 < value < 0 for value in returns)
+
+
+@pytest.mark.slow
+def test_offline_loop_trains_three_seeds_and_plays_their_saved_policies():
+    lines = printed("offline_loop")
+    assert [line[0] for line in lines] == ["held-out", "update", "seed", "seed", "seed"]
+    # Three seeds with models of their own, which know the pendulum to a part of its variance.
+    errors = [float(word.strip("[]")) for word in lines[0][3:] if word.strip("[]")]
+    assert len(set(errors)) == 3
+    assert all(0 < error < 0.1 for error in errors)
+    # No step earns more than 0, or less than -(pi^2 + 6.5 + 0.001).
+    returns = [float(line[3]) for line in lines[2:]]
+    assert len(set(returns)) == 3
     assert all(-3_300 < value < 0 for value in returns)
 
 
