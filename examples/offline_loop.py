@@ -13,7 +13,7 @@ import numpy as np
 import qusac_jax
 from qusac_jax import qusac
 
-num_updates = int(sys.argv[1]) if len(sys.argv) > 1 else 5_000
+num_updates = int(sys.argv[1]) if len(sys.argv) > 1 else 6_000
 folder = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else "runs/offline_loop/policy")
 env = gym.make("Pendulum-v1")
 rng, rows = np.random.default_rng(0), []
@@ -30,7 +30,10 @@ data = qusac.Transition(*map(np.array, zip(*rows, strict=True)))
 never = lambda observation, action, next_observation: jnp.zeros(observation.shape[:-1], bool)
 task = qusac.Task(observation_size=3, action_size=1, termination=never)
 config = qusac.presets.get("qusac", "small", is_offline=True)
-config = dataclasses.replace(config, replay_capacity=len(rows))
+# What 200 steps show, a small discount and a fast actor learn soon.
+config = dataclasses.replace(
+    config, replay_capacity=len(rows), discount=0.95, actor_learning_rate=3e-4
+)
 both = {"config": config, "task": task}
 # What differs from seed to seed has a leading axis of 3.
 over_seeds = lambda verb, **more: jax.vmap(functools.partial(verb, **both, **more))

