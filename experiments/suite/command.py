@@ -125,6 +125,7 @@ def run(options: Any, passed_on: Sequence[str]) -> int | None:
     planned = planning.plan(
         combinations, options.num_seeds, passed_on, runs, list(options), program
     )
+    programs.forget()
     for name in ("learning_curves.png", "action_costs.png", "report.md"):
         files.check_writable(workdir / name)
     launcher = launching.Launcher(options.launcher, jobs, parameters)

@@ -142,33 +142,30 @@ def plan(
         kinds.append(_Kind(name, given, checked))
     for shortfall in sorted({kind.checked.shortfall for kind in kinds} - {""}):
         files.warn(shortfall)
+    return [run for first in groups for run in _runs(kinds, first, num_seeds, folder, program)]
+
+
+def _runs(
+    kinds: Sequence[_Kind], first: int, num_seeds: int, folder: pathlib.Path, program: Program
+) -> list[PlannedRun]:
+    """Those with the seeds from `first` on."""
+    seeds = f"{first}" if num_seeds == 1 else f"{first}-{first + num_seeds - 1}"
+    paths = [folder / f"{kind.name}-s{seeds}" for kind in kinds]
     runs = []
-    for first in groups:
-        seed = f"{first}" if num_seeds == 1 else f"{first}-{first + num_seeds - 1}"
-        paths = {kind.name: folder / f"{kind.name}-s{seed}" for kind in kinds}
-        for name, given, checked in kinds:
-            path = paths[name]
-            run_directory.previous_config(path, checked.values | {"seed": first})
-            if (done := _kept_steps(path)) > checked.num_steps:
-                raise ValueError(
-                    f"num_steps is {checked.num_steps}, but {done} steps are done in {path}; use "
-                    f"--num_steps={done} or more, or another workdir"
-                )
-            alike = [
-                paths[other.name]
-                for other in kinds
-                if other.name != name and other.checked.fit == checked.fit != ""
-            ]
-            runs.append(
-                PlannedRun(
-                    path.name,
-                    path,
-                    (*given, f"--seed={first}", f"--workdir={path}"),
-                    checked.num_steps,
-                    program.name,
-                    tuple(alike),
-                )
+    for path, (_, given, checked) in zip(paths, kinds, strict=True):
+        run_directory.previous_config(path, checked.values | {"seed": first})
+        if (done := _kept_steps(path)) > checked.num_steps:
+            raise ValueError(
+                f"num_steps is {checked.num_steps}, but {done} steps are done in {path}; use "
+                f"--num_steps={done} or more, or another workdir"
             )
+        alike = tuple(
+            other
+            for other, kind in zip(paths, kinds, strict=True)
+            if other != path and kind.checked.fit == checked.fit != ""
+        )
+        arguments = (*given, f"--seed={first}", f"--workdir={path}")
+        runs.append(PlannedRun(path.name, path, arguments, checked.num_steps, program.name, alike))
     return runs
 
 

@@ -71,6 +71,11 @@ def _check_offline(options: Any) -> Checked:
 _load = functools.lru_cache(maxsize=1)(datasets.load)
 
 
+def forget() -> None:
+    """Frees the memory of the dataset that was checked last."""
+    _load.cache_clear()
+
+
 def _checked_values(
     options: Any, spec: environments.Spec, config: Config, about: dict[str, Any]
 ) -> dict[str, Any]:
